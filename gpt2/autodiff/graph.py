@@ -379,17 +379,14 @@ def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:
         attrs = ", ".join(
             f"{k}={called.get(v) if n.op == 'outlined' else attr_text(v)}" for k, v in attrs_shown.items()
         )
-        cuts = n.attrs.get("cuts") or (None,) * len(n.args)
-        args = ", ".join([ref(a) + _cut_text(cut) for a, cut in zip(n.args, cuts)])
-        body = ", ".join(x for x in (args, attrs) if x)
+        args = [ref(a) for a in n.args]
+        for k, cut in enumerate(n.attrs.get("cuts", ())):
+            if cut is not None:  # the part of the argument that a call is given (derive/outlined.py)
+                args[k] += f"[{':, ' * cut[0]}{cut[1]}:{cut[2]}]"
+        body = ", ".join([*args, attrs] if attrs else args)
         lines.append(f"  {names[n]}: {type_text(n)} = {n.op}({body})")
     lines.append("  return " + ", ".join(map(ref, graph.outputs)))
     return "\n".join(lines)
-
-
-def _cut_text(cut: tuple[int, int, int] | None) -> str:
-    """The part of an argument that a call is given (derive/outlined.py), as an index."""
-    return "" if cut is None else f"[{':, ' * cut[0]}{cut[1]}:{cut[2]}]"
 
 
 def scalar_text(n: Node) -> str:
@@ -398,7 +395,11 @@ def scalar_text(n: Node) -> str:
     if type(v) is hidden.Hidden:
         return repr(v)
     if isinstance(v, complex):
-        return _complex_text(v)
+        # A literal equal to v, signs of zeros included: Python's -1j is -0 - 1j
+        for text in (repr(v), repr(complex(0.0, v.imag))) if np.isfinite(v) else ():
+            if repr(ast.literal_eval(text)) == repr(v):
+                return text
+        return f"complex({float_text(v.real)}, {float_text(v.imag)})"
     return float_text(v) if isinstance(v, float) else repr(v)
 
 
@@ -407,15 +408,6 @@ def float_text(v: float) -> str:
     if np.isfinite(v):
         return repr(v)
     return "np.nan" if np.isnan(v) else ("np.inf" if v > 0 else "-np.inf")
-
-
-def _complex_text(v: complex) -> str:
-    """A literal equal to v, signs of zeros included: Python's -1j is -0 - 1j."""
-    if np.isfinite(v):
-        for text in (repr(v), repr(complex(0.0, v.imag))):
-            if repr(ast.literal_eval(text)) == repr(v):
-                return text
-    return f"complex({float_text(v.real)}, {float_text(v.imag)})"
 
 
 def attr_text(v: Any) -> str:

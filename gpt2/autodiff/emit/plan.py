@@ -14,7 +14,6 @@ from ..run.memory import Needs
 from . import buffers, lives
 from .buffers import Kind, Storage
 from .layout import lower, results_of
-from .planes import in_planes
 from .regions import blocks_of, reach_rows, schedule
 from .schedule import Schedule
 from .windows import Places
@@ -39,7 +38,7 @@ class Plan:
     places     whose memory each value lies in (windows.py)
     steps      when each value is written and read (buffers.py)
     kind       where each value lives; for those in the arena `storage` has which part of it, for those in
-               scratch `slots` the number of their slot in the region, `planes` (planes.py) their form
+               scratch `slots` the number of their slot in the region; `planes` lie plane by plane
     partials, work, unread   other parts of the arena: for sums over blocks, calls, results that nothing reads
     called     the functions of outlined calls; `results` has the nodes that are their results
 
@@ -103,7 +102,7 @@ class Plan:
             if r.N > 1:
                 slots = buffers.slots(r, self.places, self.kind)
                 self.slots.update(slots)
-                self.planes |= in_planes(r, slots, self.places)
+                self.planes |= buffers.in_planes(r, slots, self.places)
         # Results whose memory holds, or may hold, other values before
         self._lenders = {s.lender for s in spans}.union(
             filter(buffers.lends, self.graph.outputs) if lend else ()

@@ -22,8 +22,9 @@ from ..doors import beside
 from ..graph import Graph, Immutable, exchanged
 from ..ops import anomaly
 from ..ops.exactness import exact
-from ..run import kernels, recycled, threads
+from ..run import kernels, recycled, split_matmul, threads
 from ..run.memory import Memory, Needs
+from ..run.one_row import matmul_in_any_order
 from ..switches import DEFAULT, FAST, Options, followed
 from . import numexpr, tuned
 from .emitter import Emitter
@@ -191,8 +192,8 @@ def _compiled(graph: Graph, options: Options, name: str, **settings: bool) -> tu
     plan = Plan(graph, frozenset() if fast else exact(graph), fusing, routines, **settings)
     emitter = Emitter(plan, name)
     source = emitter.source()
-    matmul = kernels.matmul_in_any_order if fast else kernels.matmul
-    env = {**emitter.env, "run_blocks": kernels.run_blocks, "matmul": matmul}
+    product = matmul_in_any_order if fast else split_matmul.matmul
+    env = {**emitter.env, "run_blocks": kernels.run_blocks, "matmul": product}
     function = load_source(source, env, emitter.function)
     calls = [(r.needs, at) for r, at in emitter.works]
     needs = Needs(env.get("setup"), plan.arena_bytes, emitter.block_regions, calls)

@@ -9,8 +9,9 @@ machine.
 from __future__ import annotations
 
 import hashlib
-import time
+import timeit
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -64,16 +65,13 @@ def wins(graph: Graph, compile: Callable) -> bool:
 
 def measure(graph: Graph, compile: Callable) -> tuple[float, float]:
     """Seconds of the graph under numpy and under numexpr: the least of a few turns."""
-    programs = [compile(graph, backend) for backend in ("numpy", "numexpr")]
     arrays = [np.full(i.shape, i.dtype.kind in "fc", i.dtype) for i in graph.inputs]  # ones; indices are 0
-    best = [float("inf")] * 2
-    for turn in range(1 + TURNS):
-        for k, program in enumerate(programs):
-            start = time.perf_counter()
-            program(*arrays)
-            if turn:  # the first one compiles expressions and touches new memory
-                best[k] = min(best[k], time.perf_counter() - start)
-    return best[0], best[1]
+    programs = [partial(compile(graph, backend), *arrays) for backend in ("numpy", "numexpr")]
+    for program in programs:
+        program()  # compiles expressions and touches new memory
+    turns = [[timeit.timeit(program, number=1) for program in programs] for _ in range(TURNS)]
+    numpy_times, numexpr_times = zip(*turns)
+    return min(numpy_times), min(numexpr_times)
 
 
 def alone(members: list[Node], users: dict) -> Graph:

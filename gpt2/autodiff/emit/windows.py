@@ -170,39 +170,26 @@ class Places:
         changes   n then writes over that memory
         """
         r = root(source)
-        writer = n if changes else self._overwritten_by.get(n)
-        if not self._may_move(r, n) or (writer is not None and not self._may_overwrite(r, writer, n)):
+        taken = r in self.windows or r in self.schedule.outputs or r.op in ("input", "const")
+        if taken or r.op == "item" and not is_result_of_call(r) or r.dtype != self.base(n).dtype:
             return
+        writer = n if changes else self._overwritten_by.get(n)
+        if writer is not None:
+            readings = sum(root(a) is r for a in writer.args)  # of which n may be one
+            if readings > (writer is n) or not self.schedule.is_done_with(r, writer):
+                return
         window = self.windows.get(n) or Window(n, (), self.layout(n))
         if index is not None:
             steps = (*window.steps, ("slice", index, n.shape))
             window = Window(window.base, steps, slice_view(window.layout, index))
         inner = inverse(window, views_of(source))
-        if inner is not None and is_result_of_call(r) and not inner.layout.contiguous:
+        if inner is None or is_result_of_call(r) and not inner.layout.contiguous:
             return  # a routine writes its results as whole arrays
-        if inner is not None and self._keeps_views(r, inner):
-            self.windows[r] = inner
-            if writer is not None:
-                self._overwritten_by[r] = writer
-
-    def _may_move(self, r: Node, n: Node) -> bool:
-        """Whether r is computed, not placed yet, and of the dtype of the memory that n is in."""
-        taken = r in self.windows or r in self.schedule.outputs or r.op in ("input", "const")
-        if r.op == "item" and not is_result_of_call(r):
-            return False
-        return not taken and r.dtype == self.base(n).dtype
-
-    def _may_overwrite(self, r: Node, writer: Node, n: Node) -> bool:
-        """Whether r may lie in memory that writer writes over, where n puts it."""
-        readings = sum(root(a) is r for a in writer.args)  # of which n may be one
-        return readings <= (writer is n) and self.schedule.is_done_with(r, writer)
-
-    def _keeps_views(self, r: Node, window: Window) -> bool:
-        """Whether all views of r are views of r in that memory too."""
-        seen = {r: window.layout}
-        for n in self._views[r]:
-            layout = view(seen[n.args[0]], n)
-            if layout is None:
-                return False
-            seen[n] = layout
-        return True
+        layouts: dict[Node, Layout | None] = {r: inner.layout}  # all views must be views in that memory too
+        for v in self._views[r]:
+            layouts[v] = view(layouts[v.args[0]], v)
+            if layouts[v] is None:
+                return
+        self.windows[r] = inner
+        if writer is not None:
+            self._overwritten_by[r] = writer

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from . import one_row, threads
-from .split_matmul import matmul
+from . import threads
 
 
 def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = False) -> None:
@@ -85,13 +84,6 @@ def negated(x: np.ndarray, *, out: np.ndarray) -> np.ndarray:
 def copied(x: np.ndarray, out: np.ndarray) -> None:
     """np.copyto(out, x), with its arguments in the order of a ufunc's."""
     np.copyto(out, x)
-
-
-def matmul_in_any_order(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """`matmul` where sums may be added up in another order than BLAS does (one_row.py). Returns out."""
-    if one_row.suits(a, b):
-        return one_row.product(a, b, out)
-    return matmul(a, b, out)
 
 
 def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import threads
 from .by_time import Trials
+from .split_matmul import matmul
 
 PIECE = 1 << 21  # bytes of the matrix that a thread takes at a time
 # Bytes of a matrix below which one thread computes it: waking others takes some 60 us, and a core reads this
@@ -25,13 +26,11 @@ trials = Trials()
 WAYS = ("alone", "shared")
 
 
-def suits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether a @ b is such a product: a has one row, and the columns of b lie in memory one by one."""
-    return a.shape[0] == 1 and b.strides[0] == b.itemsize and b.dtype.kind == "f" and a.dtype is b.dtype
-
-
-def product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """a @ b into out, of a row (1, K) and a matrix (K, N)."""
+def matmul_in_any_order(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """`matmul` where sums may be added up in another order than BLAS does. Returns out."""
+    in_one_piece = b.strides[0] == b.itemsize and b.dtype.kind == "f" and a.dtype is b.dtype
+    if a.shape[0] != 1 or not in_one_piece:
+        return matmul(a, b, out)
     n_threads = threads.count
     if n_threads == 1 or b.nbytes < SHARE_FROM:
         _run("alone", a, b, out, n_threads)

@@ -114,14 +114,12 @@ class Choices:
         if _folder is not None:
             stored = self._stored(_folder / self.name)
             known = stored.get(self.machine(), {}) if stored else {}
-            self.earlier = {key: entry[0] for key, entry in known.items() if self._holds(entry)}
-
-    def _holds(self, entry) -> bool:
-        """Whether an entry of the file is well formed, and not too old."""
-        match entry:
-            case [str(value), int(day)] if self.values is None or value in self.values:
-                return self.days is None or 0 <= today() - day < self.days
-        return False
+            self.earlier = {}
+            for key, entry in known.items():
+                match entry:
+                    case [str(value), int(day)] if self.values is None or value in self.values:
+                        if self.days is None or 0 <= today() - day < self.days:
+                            self.earlier[key] = value
 
     def _stored(self, path: Path) -> dict[str, dict]:
         try:
@@ -188,11 +186,8 @@ def processor() -> str:
     >>> isinstance(ad.processor(), str)
     True
     """
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
-            for line in info:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
+        for line in info:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor()

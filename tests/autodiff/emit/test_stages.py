@@ -6,7 +6,6 @@ import pytest
 from gpt2.autodiff.emit import buffers, regions
 from gpt2.autodiff.emit.buffers import Kind
 from gpt2.autodiff.emit.layout import lower
-from gpt2.autodiff.emit.planes import in_planes
 from gpt2.autodiff.emit.schedule import Schedule
 from gpt2.autodiff.emit.windows import Places
 from gpt2.autodiff.graph import Graph
@@ -68,6 +67,6 @@ def test_a_slot_of_scratch_is_used_again_once_its_value_is_read():
     kind = buffers.kinds(places)
     (region,) = [r for r in schedule.regions if r.N > 1]
     slots = buffers.slots(region, places, kind)
-    assert not in_planes(region, slots, places)
+    assert not buffers.in_planes(region, slots, places)
     assert {n.op for n in slots} == {"exp", "sin", "tanh", "multiply"}
     assert len(set(slots.values())) == 3

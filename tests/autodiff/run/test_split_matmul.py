@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2.autodiff.run import blas, by_time, kernels, remembered, split_matmul, threads
+from gpt2.autodiff.run import blas, by_time, remembered, split_matmul, threads
 
 pytestmark = pytest.mark.numeric
 
@@ -102,7 +102,7 @@ def test_sizes_that_are_not_multiples_of_tiles_keep_their_bits(dtype):
             a, b = operands(M, K, N, dtype, transposed)
             want, out = a @ b, np.empty((M, N), dtype)
             for _ in range(3 * by_time.SAMPLES):
-                np.testing.assert_array_equal(kernels.matmul(a, b, out), want)
+                np.testing.assert_array_equal(split_matmul.matmul(a, b, out), want)
 
 
 def test_checks_are_remembered(tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_checks_are_remembered(tmp_path, monkeypatch):
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
     for _ in range(4 * by_time.SAMPLES):
-        assert kernels.matmul(a, b, out) is out
+        assert split_matmul.matmul(a, b, out) is out
         np.testing.assert_array_equal(out, want)
     ((key, ways),) = split_matmul.checked.by_key.items()
     assert key == (200, 300, 400, "C", "C", "f", 3)
@@ -122,7 +122,7 @@ def test_checks_are_remembered(tmp_path, monkeypatch):
     split_matmul.trials = by_time.Trials()
     remembered.remember(tmp_path / "folder")
     monkeypatch.setattr(split_matmul, "keeps_bits", None)  # nothing is checked again
-    kernels.matmul(a, b, out)
+    split_matmul.matmul(a, b, out)
     assert split_matmul.checked.by_key == {key: ways}
 
 
@@ -146,7 +146,7 @@ def test_way_with_the_shortest_time_is_chosen(monkeypatch):
     a, b = operands(288, 300, 400, np.float32)
     for _ in range(2 * by_time.SAMPLES):
         assert not split_matmul.trials.chosen
-        kernels.matmul(a, b, np.empty((288, 400), np.float32))
+        split_matmul.matmul(a, b, np.empty((288, 400), np.float32))
     assert list(split_matmul.trials.chosen.values()) == ["rows"]
 
 
@@ -154,7 +154,7 @@ def test_way_with_the_shortest_time_is_chosen(monkeypatch):
 def test_small_products_and_one_thread_are_not_split(n_threads, sizes):
     threads.set_threads(n_threads)
     a, b = operands(*sizes, np.float32)
-    kernels.matmul(a, b, np.empty((a.shape[0], b.shape[1]), np.float32))
+    split_matmul.matmul(a, b, np.empty((a.shape[0], b.shape[1]), np.float32))
     assert not split_matmul.trials.chosen and not split_matmul.trials.open
 
 
@@ -164,7 +164,7 @@ def test_product_of_a_matrix_and_its_transpose_has_the_bits_of_matmul(shape):
     x = operands(*shape, 1, np.float32)[0]
     want, out = x @ x.T, np.empty((shape[0], shape[0]), np.float32)
     for _ in range(3 * by_time.SAMPLES):
-        kernels.matmul(x, x.T, out)
+        split_matmul.matmul(x, x.T, out)
         np.testing.assert_array_equal(out, want)
 
 
@@ -174,7 +174,7 @@ def test_way_that_changes_a_bit_is_not_chosen(monkeypatch):
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
     for _ in range(3 * by_time.SAMPLES):
-        kernels.matmul(a, b, out)
+        split_matmul.matmul(a, b, out)
         np.testing.assert_array_equal(out, want)
     assert not set(split_matmul.trials.chosen.values()) & set(split_matmul.BY_ROWS)
 
@@ -192,14 +192,14 @@ def test_few_rows_are_split_evenly_if_that_keeps_the_bits(monkeypatch, even_keep
 def test_product_stays_whole_if_every_split_changes_a_bit(monkeypatch):
     monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece))
     a, b = operands(800, 300, 400, np.float32)
-    np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
+    np.testing.assert_array_equal(split_matmul.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
     assert list(split_matmul.trials.chosen.values()) == ["whole"]
 
 
 def test_large_products_are_checked_but_not_timed(monkeypatch):
     monkeypatch.setattr(split_matmul, "LARGE", 1 << 12)
     a, b = operands(800, 300, 400, np.float32)
-    np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
+    np.testing.assert_array_equal(split_matmul.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
     ((key, way),) = split_matmul.trials.chosen.items()  # after one call
     assert way == "rows" or not split_matmul.keeps_bits("rows", a, b, np.empty((800, 400), "f"), 3)
 
@@ -221,7 +221,7 @@ for M, K, N in SIZES:
 SPLIT = (
     PLAIN
     + """
-from gpt2.autodiff.run import blas, kernels, threads
+from gpt2.autodiff.run import blas, split_matmul, threads
 
 blas.limit_blas_threads(1)
 rng = np.random.default_rng(0)
@@ -231,12 +231,12 @@ for M, K, N in SIZES:
         for n in (1, 2, 3):
             threads.set_threads(n)
             for _ in range(8):
-                out = kernels.matmul(a, b, np.empty((M, N), dtype))
+                out = split_matmul.matmul(a, b, np.empty((M, N), dtype))
                 assert np.array_equal(out, a @ b), (M, K, N, dtype, n)
         turned = np.ascontiguousarray(b.T).T
         want = a @ turned
         for _ in range(6):
-            out = kernels.matmul(a, turned, np.empty((M, N), dtype))
+            out = split_matmul.matmul(a, turned, np.empty((M, N), dtype))
             assert np.array_equal(out, want), (M, K, N, dtype, "turned")
 print(blas.blas_kernels())
 """
