@@ -276,10 +276,10 @@ def in_planes(r: Region, slots: dict[Node, int], places: Places) -> set[Node]:
     """The values of a region that lie in planes. slots: of all values in the region's scratch.
 
     Scratch with a short last axis, as that of points in space is, is held plane by plane instead of row by
-    row: a block of (rows, 216, 3) numbers lies in memory as three blocks of (rows, 216), and is seen through a
-    view with its axes in their order. Code by columns (run/short.py) then reads and writes contiguous numbers.
-    Only statements with the same bits at any strides may see such a view: a slot lies in planes if every value
-    in it is computed and read by ops that round each element independently, or by sums of columns.
+    row: a block of (rows, 216, 3) numbers lies in memory as three blocks of (rows, 216), and is seen through
+    a view with its axes in their order. Code by columns (run/short.py) then reads and writes contiguous
+    numbers. Only statements with the same bits at any strides may see such a view: a slot lies in planes if
+    all its values are computed and read by ops that round each element independently, or by sums of columns.
     """
     held: dict[int, list[Node]] = {}
     for n, slot in slots.items():

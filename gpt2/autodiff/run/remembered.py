@@ -74,7 +74,7 @@ class Choices:
         self.name, self.values, self.software = name, values, software
         self.days = days
         self.by_key: dict[tuple, str] = {}
-        self.unwritten: dict[str, str] = {}  # choices of this process that are not in the file yet
+        self.own: dict[str, list] = {}  # (choice, day) of those of this process that are to be kept
         self.earlier: dict[str, str] = {}  # choices of the file
         self.lock = threading.Lock()
         _all.append(self)
@@ -94,13 +94,13 @@ class Choices:
         with self.lock:
             self.by_key[key] = value
             if keep:
-                self.unwritten[_text(key)] = value
+                self.own[_text(key)] = [value, today()]
                 self._save()
 
     def clear(self) -> None:
         """Forget all choices of this kind."""
         self.by_key.clear()
-        self.unwritten.clear()
+        self.own.clear()
         self.earlier = {}
 
     def machine(self) -> str:
@@ -134,15 +134,10 @@ class Choices:
             return
         path = _folder / self.name
         stored = self._stored(path)  # with what other processes found meanwhile
-        entries = stored.setdefault(self.machine(), {})
-        for key, value in self.unwritten.items():
-            entries[key] = [value, today()]
-        try:
+        stored.setdefault(self.machine(), {}).update(self.own)
+        with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, json.dumps(stored, indent=1))
-        except OSError:
-            return
-        self.unwritten.clear()
 
 
 def today() -> int:
