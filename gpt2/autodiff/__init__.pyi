@@ -18,8 +18,7 @@ from .programs.fixed import Fixed, FixedPair
 from .programs.flops import flops
 from .programs.repeated import repeated
 from .reuse.watch import watch
-from .run.axpby import axpby
-from .run.blas import blas_kernels, limit_blas_threads
+from .run.blas import axpby, blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
 from .run.remembered import Choices, processor, remember
 from .run.threads import get_threads, prefer_threads, run_apart, run_on_threads, set_threads

@@ -335,11 +335,10 @@ class Allocator:
     def __init__(self, spans: Iterable[Span] = ()):
         ends = Span(-1, 0, -1, NEVER), Span(NEVER, NEVER, -1, NEVER)  # the room is between these
         self.table = np.array(sorted([*spans, *ends]), np.int64).T.copy()
-        self.count = self.table.shape[1]  # the columns in use; the others are for more
 
     def rooms(self, s: Storage) -> Iterator[int]:
         """The lowest offset with room for s for its whole life, then those for more of its size and life."""
-        lo, hi, start, end = self.table[:, : self.count]
+        lo, hi, start, end = self.table
         alive = ((start <= s.end) & (end >= s.start)).nonzero()[0]
         begins, ends = np.maximum.accumulate(hi[alive])[:-1], lo[alive][1:]  # of the gaps
         for gap in (ends - begins >= s.nbytes).nonzero()[0]:
@@ -350,22 +349,17 @@ class Allocator:
 
     def take(self, s: Storage) -> int:
         """Take the span of s at its offset; returns the first byte after it."""
-        n = self.count
-        if n == self.table.shape[1]:
-            self.table = np.concatenate([self.table, np.empty((4, n + 16), np.int64)], axis=1)
         span = Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end)
-        k = self.table[0, :n].searchsorted(span.lo)
+        k = self.table[0].searchsorted(span.lo)
         if self.table[1:, k - 1].tolist() == [span.lo, span.start, span.end]:
             self.table[1, k - 1] = span.hi
-            return span.hi
-        self.table[:, k + 1 : n + 1] = self.table[:, k:n]
-        self.table[:, k] = span
-        self.count = n + 1
+        else:
+            self.table = np.insert(self.table, k, span, axis=1)
         return span.hi
 
     def next_use(self, s: Storage, at: int) -> int:
         """The first step after the life of s in which its bytes, from `at` on, are taken; 0 if never."""
-        lo, hi, start, _ = self.table[:, : self.count]
+        lo, hi, start, _ = self.table
         later = start[(start > s.end) & (lo < at + s.nbytes) & (at < hi)]
         return int(later.min()) if later.size else 0
 

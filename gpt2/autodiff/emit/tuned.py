@@ -46,12 +46,8 @@ def faster(region: Region, fusions: list, users: dict, compile: Callable) -> lis
     """
     if region.N > 1:
         return fusions if wins(alone(region.members, users), compile) else []
-    won = []
-    for t in fusions:
-        members = [m for m in region.members if m is t.root or m in t.inner]
-        if wins(alone(members, users), compile):
-            won.append(t)
-    return won
+    members = {t: [m for m in region.members if m is t.root or m in t.inner] for t in fusions}
+    return [t for t in fusions if wins(alone(members[t], users), compile)]
 
 
 def wins(graph: Graph, compile: Callable) -> bool:

@@ -50,20 +50,12 @@ def _of_core(folder: Path) -> int:
     """The largest cache of a core, its own or its part of a shared one."""
     sizes = [0]
     for one in folder.glob("index*"):
-        if _text(one / "type") in ("Data", "Unified"):
-            size = _text(one / "size")
-            sizes.append(int(size[:-1]) * UNITS[size[-1]] // _count(_text(one / "shared_cpu_list")))
+        if (one / "type").read_text().strip() in ("Data", "Unified"):
+            size, cores = ((one / name).read_text().strip() for name in ("size", "shared_cpu_list"))
+            ends = [part.partition("-") for part in cores.split(",")]  # of a list such as 0-3,8-11
+            count = sum(int(last or first) - int(first) + 1 for first, _, last in ends)
+            sizes.append(int(size[:-1]) * UNITS[size[-1]] // count)
     return max(sizes)
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="ascii").strip()
-
-
-def _count(cores: str) -> int:
-    """How many there are in a list such as "0-3,8-11"."""
-    ends = [part.partition("-") for part in cores.split(",")]
-    return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
 
 
 def in_cache(width: int, least: int, most: int) -> int:

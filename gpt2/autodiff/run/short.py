@@ -7,8 +7,6 @@ takes 0.3. These functions give the same bits in a tenth of the time.
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -31,8 +29,9 @@ def sum_last(x: np.ndarray, out: np.ndarray) -> None:
         return
     if n >= 8:
         rows, sums = x.reshape(-1, n), out.reshape(-1)
+        scratch = np.empty((2, min(len(rows), AT_ONCE)), out.dtype)
         for i in range(0, len(rows), AT_ONCE):
-            _sum_in_pairs(rows[i : i + AT_ONCE].T, sums[i : i + AT_ONCE])
+            _sum_in_pairs(rows[i : i + AT_ONCE].T, sums[i : i + AT_ONCE], scratch)
     else:
         np.add(x[..., 0], x[..., 1], out=out)
         for k in range(2, n):
@@ -45,9 +44,10 @@ def sum_products(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     is no part of a or b. The products are made a column of some rows at a time, and stay in cache."""
     n = a.shape[-1]
     rows = max(1, TOGETHER * len(out) // max(out.size, 1))
+    scratch = np.empty_like(out[:rows], order="C")
     for i in range(0, len(out), rows):
         x, y, sums = a[i : i + rows], b[i : i + rows], out[i : i + rows]
-        product = _scratch.product(sums.shape, out.dtype)
+        product = scratch[: len(sums)]
         np.multiply(x[..., 0], y[..., 0], out=sums)
         for k in range(1, n):
             np.multiply(x[..., k], y[..., k], out=product)
@@ -55,25 +55,9 @@ def sum_products(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         np.add(sums, 0.0, out=sums)  # as in sum_last
 
 
-class _Scratch(threading.local):
-    """A thread's memory for partial sums."""
-
-    def __init__(self):
-        dtypes = np.dtype(np.float32), np.dtype(np.float64)
-        self.sums = {t: np.empty((2, AT_ONCE), t) for t in dtypes}
-        self.products = {t: np.empty(TOGETHER, t) for t in dtypes}
-
-    def product(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        size = math.prod(shape)
-        return self.products[dtype][:size].reshape(shape) if size <= TOGETHER else np.empty(shape, dtype)
-
-
-_scratch = _Scratch()
-
-
-def _sum_in_pairs(columns: np.ndarray, out: np.ndarray) -> None:
+def _sum_in_pairs(columns: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> None:
     """The sum of 8 to 15 columns in NumPy's order: of eight in pairs of pairs, then one after the other."""
-    s, t = _scratch.sums[out.dtype][:, : len(out)]
+    s, t = scratch[:, : len(out)]
     a, b, c, d, e, f, g, h, *rest = columns
     np.add(a, b, out=out)
     np.add(c, d, out=s)
@@ -124,8 +108,13 @@ def extreme_last(f: np.ufunc, x: np.ndarray, out: np.ndarray) -> None:
 
 
 def put_where(out: np.ndarray, value: np.ndarray | float, where: np.ndarray) -> None:
-    """np.copyto(out, value, where=where), as `by_columns` computes a ufunc."""
-    by_columns(lambda value, where, out: np.copyto(out, value, where=where), value, where, out=out)
+    """np.copyto(out, value, where=where)"""
+    n = out.shape[-1]
+    if out.size < FEWEST * n:
+        np.copyto(out, value, where=where)
+        return
+    for k in range(n):
+        np.copyto(out[..., k], _column(value, k), where=_column(where, k))
 
 
 def _column(a: np.ndarray | float, k: int) -> np.ndarray | float:
