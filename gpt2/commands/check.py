@@ -22,14 +22,14 @@ from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
 from gpt2 import cli
-from gpt2.backward import auto, compiled
+from gpt2.backward import auto, compiled, default_for
 from gpt2.commands.explain.subject import SIZES, names_of, subject
 from gpt2.errors import UserError, printable, reason, suggestion
 from gpt2.hints import quoted, typed
 from gpt2.layers import ALL_LAYERS as LAYERS
 from gpt2.model.config import GPT2Config
 from gpt2.model.forward import loss_fn
-from gpt2.model.gpt2 import GPT2, default_backward
+from gpt2.model.gpt2 import GPT2
 from gpt2.output import painted
 
 EXACT = 1e-10  # different orders of summation in float64
@@ -119,7 +119,7 @@ def check_model(
     tokens, targets = rng.integers(0, 17, (2, 2, 5))
     models = {b: GPT2(config, b, layers=file) for b in ("auto", "whole")}
     reference = "auto"
-    if default_backward(models["auto"].description) == "manual":
+    if default_for(models["auto"].description.written) == "manual":
         models["compiled"] = GPT2(config, layers=file)
         models["manual"] = GPT2(config, compile=False, layers=file)
         reference = "manual"

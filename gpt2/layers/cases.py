@@ -65,7 +65,7 @@ def _drawn(rng: np.random.Generator, shape: tuple | Ids | None, dtype: DTypeLike
     return rng.standard_normal(shape).astype(dtype)
 
 
-# Layer -> its shapes, and its static arguments where there are any
+# Layer -> its shapes
 _SHAPES: dict[str, Callable[[Sizes], tuple]] = {
     "encoder": lambda s: (Ids((s.B, s.T), s.V), (s.V, s.C), (s.max_t, s.C)),
     "layernorm": lambda s: ((s.B, s.T, s.C), (s.C,), (s.C,)),
@@ -77,15 +77,11 @@ _SHAPES: dict[str, Callable[[Sizes], tuple]] = {
     "residual": lambda s: ((s.B, s.T, s.C), (s.B, s.T, s.C)),
     "crossentropy": lambda s: ((s.B, s.T, s.V), Ids((s.B, s.T), s.V)),
 }
-_STATIC: dict[str, Callable[[Sizes], dict[str, Any]]] = {
-    "attention": lambda s: {"num_heads": s.NH},
-    "scaled_attention": lambda s: {"num_heads": s.NH},
-}
 
 
 def at(sizes: Sizes) -> dict[str, Case]:
     """Layer -> its case at these sizes."""
-    return {
-        layer: Case(layer, layer, shapes(sizes), _STATIC[layer](sizes) if layer in _STATIC else {})
-        for layer, shapes in _SHAPES.items()
-    }
+    cases = {layer: Case(layer, layer, shapes(sizes)) for layer, shapes in _SHAPES.items()}
+    for layer in ("attention", "scaled_attention"):
+        cases[layer].static["num_heads"] = sizes.NH
+    return cases

@@ -1,35 +1,28 @@
 """Adapted: what the adapters of a LoRA add to a model's layers and tensors."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.layers.layer import Parameter
+from gpt2.model.config import LayerCall
 from gpt2.model.lora import EMBEDDINGS, LoRA
-
-
-class AdaptedCall(NamedTuple):
-    """The call of a layer with adapters: its name, its tensors, its keyword arguments."""
-
-    layer: str
-    tensors: tuple[str | None, ...]
-    static: dict[str, Any]
 
 
 class Adapted:
     """What adapters add to a model of L blocks.
 
-    calls     place -> AdaptedCall, in place of the plain one
+    calls     place -> LayerCall, in place of the plain one
     outside, in_block   the tables of the added Parameters, by name
     trained   the added tensors that are trained -> the blocks
     fixed     the others -> their values: scales that differ between blocks, (L, 1)
     """
 
-    def __init__(self, lora: LoRA, calls: Mapping[str, Any], shapes: Mapping[str, tuple], L: int):
+    def __init__(self, lora: LoRA, calls: Mapping[str, LayerCall], shapes: Mapping[str, tuple], L: int):
         self.lora, self.L, self.shapes = lora, L, shapes
-        self.calls: dict[str, AdaptedCall] = {}
+        self.calls: dict[str, LayerCall] = {}
         self.outside: dict[str, Parameter] = {}
         self.in_block: dict[str, Parameter] = {}
         self.trained: dict[str, tuple[int, ...]] = {}
@@ -67,7 +60,7 @@ class Adapted:
             self.fixed[names[-1]] = np.array(scales)[:, None]
         while names[-1] is None:
             names.pop()
-        self.calls[place] = AdaptedCall("lora", tuple(names), static)
+        self.calls[place] = LayerCall("lora", tuple(names), static)
 
     def _embeddings(self, head):
         """The adapters of wte and wpe, and the rows in place of some of wte."""
@@ -83,6 +76,6 @@ class Adapted:
         if tokens := self.lora.tokens:
             names.append(self._add("wte", "rows", (len(tokens), self.shapes["wte"][1])))
             if head[0] == "wte" and "head" not in self.calls:
-                self.calls["head"] = AdaptedCall("lora_tokens", (*head, names[-1]), {"replaced": tokens})
+                self.calls["head"] = LayerCall("lora_tokens", (*head, names[-1]), {"replaced": tokens})
             static["replaced"] = tokens
-        self.calls["encoder"] = AdaptedCall("lora_encoder", tuple(names), static)
+        self.calls["encoder"] = LayerCall("lora_encoder", tuple(names), static)

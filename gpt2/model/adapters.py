@@ -70,7 +70,11 @@ def take(model: GPT2, tensors: Iterable[tuple[str, Any]]) -> None:
     frozen = {}
     for name, tensor in tensors:
         if name in shapes:
-            frozen[name] = _as_wanted(tensor, d.trained.frozen_blocks(name), d.config.dtype)
+            blocks = d.trained.frozen_blocks(name)
+            if not blocks or (isinstance(tensor, np.ndarray) and len(blocks) == len(tensor)):
+                frozen[name] = _fit(tensor, d.config.dtype)
+            else:
+                frozen[name] = [_fit(tensor[l], d.config.dtype) for l in blocks]
         if name not in d.trained:
             continue
         if name not in d.in_block:
@@ -79,16 +83,6 @@ def take(model: GPT2, tensors: Iterable[tuple[str, Any]]) -> None:
         for l in d.trained[name]:
             model.params[name][l][...] = tensor[l]
     model.freeze(frozen)
-
-
-def _as_wanted(tensor, blocks, dtype):
-    """An array, or a list of arrays per block, in this dtype: copied only if needed.
-
-    blocks   the blocks to take; none: the array as it is
-    """
-    if not blocks or (isinstance(tensor, np.ndarray) and len(blocks) == len(tensor)):
-        return _fit(tensor, dtype)
-    return [_fit(tensor[l], dtype) for l in blocks]
 
 
 def _fit(array, dtype):

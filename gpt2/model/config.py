@@ -66,7 +66,10 @@ class GPT2Config:
                 f"GPT2Config: n_embd {self.n_embd} is not divisible by n_head {self.n_head}; "
                 "heads share the channels equally"
             )
-        name = _dtype_name(self.dtype)
+        try:
+            name = np.dtype(self.dtype).name
+        except TypeError:
+            name = ""
         if name not in ("float32", "float64"):
             raise UserError(f"GPT2Config: dtype is {self.dtype!r}, expected float32 or float64")
         object.__setattr__(self, "dtype", name)
@@ -123,13 +126,6 @@ class GPT2Config:
         return sum(math.prod(shape) for _, shape in parameter_table(self))
 
 
-def _dtype_name(dtype):
-    try:
-        return np.dtype(dtype).name
-    except TypeError:
-        return None
-
-
 # ---- GPT-2's places --------------------------------------------------------------------------------------
 
 # For each layer its arguments that are not parameters, and the keyword arguments that a model passes
@@ -179,6 +175,18 @@ class Place:
     layer: str
     tensors: dict[str, str | None] = field(default_factory=dict)
     block: bool = True
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """The call of a layer at its place: its name, its tensors, its keyword arguments, and the number of
+    arguments before the tensors.
+    """
+
+    layer: str
+    tensors: tuple[str | None, ...]
+    static: dict[str, Any]
+    data: int = 1
 
 
 def _affine(name):

@@ -56,14 +56,15 @@ class Decoder:
         self._tokens = np.empty((batch, self.config.block_size), np.int64)  # read so far, if slow
         self._kept: dict[tuple[str, int], dict] = {}
         self._calls = 0
-        self._layers = self._reading()
+        # for forward_pass, each reading from `length` on
+        self._layers = with_layers(d, lambda _, layer: self._reads(layer))
         self._ends_alone = all(d.layers[d.calls[place].layer].by_position for place in ("lnf", "head"))
         if not d.standard and not self.slow:
             model.drop_stale_programs()
-            if model.generation.tried is not d:
+            if model.checked_to_read is not d:
                 with np.errstate(all="ignore"):
                     try_layers(d)
-                model.generation.tried = d
+                model.checked_to_read = d
 
     def read(self, tokens: ArrayLike, last_only: bool = False) -> np.ndarray:
         """Read tokens (B, n) after what was read before; return logits (B, n, V), one row per new token.
@@ -100,16 +101,12 @@ class Decoder:
         """The model's OnePosition; None if the model is not compiled, or cannot be."""
         if not self.model.compiled:
             return None
-        description, program = self.model.generation.programs.get(self.batch, (None, None))
+        description, program = self.model.one_position.get(self.batch, (None, None))
         if description is not self.description:
             candidate = OnePosition(self.description, self.batch)
             program = candidate if candidate.prepare(self.model.params) else None
-            self.model.generation.programs[self.batch] = self.description, program
+            self.model.one_position[self.batch] = self.description, program
         return program
-
-    def _reading(self) -> Mapping[str, Layer]:
-        """The layers for forward_pass, each reading from `length` on."""
-        return with_layers(self.description, lambda _, layer: self._reads(layer))
 
     def _reads(self, layer):
         if layer.forward is LAYERS["matmul"].forward:
@@ -139,22 +136,18 @@ def try_layers(d: Description) -> None:
     """
     T, rng = d.config.block_size, np.random.default_rng(0)
     names = {None, *(p.name for p in d.table)}
-    for slot, layer in d.own.items():
+    for slot in d.own:
+        layer = d.layers[slot]
         places = [p for p, s in d.calls.items() if s.layer == slot and names.issuperset(s.tensors)]
         if not places or slot == "crossentropy":
             continue
         static, inputs = d.calls[places[0]].static, d.inputs_at(places[0], 1, T, rng)
-        expected = layer_output(layer.forward(*inputs, **static))
+        expected, _ = layer.forward(*inputs, **static)
         for cuts in (range(T + 1), sorted({0, T // 2, T})):
             pieces = _by_pieces(layer, inputs, len(DATA[slot]), cuts, static)
             _check_same(f"{slot} ({layer.name})", pieces, expected, d)
     if d.block is not None:
         _try_block(d, d.inputs_at("block", 1, T, rng))
-
-
-def layer_output(result: Any) -> np.ndarray:
-    """The output in the result of an own layer's forward, which may be (out, saved)."""
-    return result[0] if isinstance(result, tuple) else result
 
 
 def _by_pieces(layer, inputs, count, cuts, static):
@@ -165,7 +158,7 @@ def _by_pieces(layer, inputs, count, cuts, static):
         if layer.read is not None:
             out = layer.read(*part, kept=kept, start=a, length=length, **static)
         else:
-            out = layer_output(layer.forward(*part, **static))
+            out, _ = layer.forward(*part, **static)
         pieces.append(np.array(out))
     return np.concatenate(pieces, axis=1)
 
@@ -232,7 +225,7 @@ class OnePosition:
         self.calls = 0  # of `read`, within the program that is being recorded
         self.names = d.block_tensors
         self.ends = [(place, d.calls[place].tensors) for place in ("lnf", "head")]
-        self.programs: dict[str, tuple[Callable, int]] = {}
+        self.programs: dict[str, tuple[Callable, tuple, int]] = {}
 
     def prepare(self, params: Mapping[str, Any]) -> bool:
         """Compile the programs; returns whether that is possible. A model that looks at values, or that uses
@@ -248,8 +241,7 @@ class OnePosition:
                 entry, _ = ad.Fixed(function, options_for(), name=f"read_{name}").entry((x, *arrays), {})
                 if entry.path.expected:
                     return False
-                captured = tuple(entry.captured)
-                self.programs[name] = partial_of(entry.program, captured), self.calls
+                self.programs[name] = entry.program, tuple(entry.captured), self.calls
         except ad.AutodiffError:
             return False
         return True
@@ -260,11 +252,13 @@ class OnePosition:
         x, _ = run_layer(self.d, "encoder", decoder._layers, params, ..., tokens)
         _current.decoder, _current.first = decoder, decoder._calls
         try:
-            block, calls = self.programs["block"]
+            block, captured, calls = self.programs["block"]
             for l in range(self.d.config.n_layer):
-                x = block(x, *self._of_block(params, l))
+                (x,) = block(x, *self._of_block(params, l), *captured)
                 _current.first += calls
-            return self.programs["end"][0](x, *self._of_end(params))
+            end, captured, _ = self.programs["end"]
+            (logits,) = end(x, *self._of_end(params), *captured)
+            return logits
         finally:
             _current.decoder = None
 
@@ -308,16 +302,6 @@ class OnePosition:
             return ad.callback(read, like, *(a for a in inputs if a is not None)), ()
 
         return replace(layer, forward=forward)
-
-
-def partial_of(program: Callable, captured: tuple) -> Callable:
-    """program(*arrays, *captured) -> its one result."""
-
-    def run(*arrays):
-        (out,) = program(*arrays, *captured)
-        return out
-
-    return run
 
 
 def with_layers(d: Description, change: Callable[[str, Layer], Layer]) -> dict[str, Layer]:

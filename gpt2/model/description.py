@@ -32,6 +32,7 @@ from gpt2.model.config import (
     IN_NO_BLOCK,
     PLACES,
     GPT2Config,
+    LayerCall,
     gpt2_tensors,
     layers_of,
     static_of,
@@ -57,7 +58,6 @@ from gpt2.model.fitting import (
 from gpt2.model.lora import LoRA
 from gpt2.model.own import OwnFile
 from gpt2.model.presets import ACTIVATIONS
-from gpt2.model.tensors import ranges_of
 from gpt2.model.tuning import Tuning, tuning
 
 
@@ -87,18 +87,6 @@ class Block:
         return name_of(self.forward)
 
 
-@dataclass(frozen=True)
-class LayerCall:
-    """The call of a layer at its place: its name, its tensors, its keyword arguments, and the number of
-    arguments before the tensors.
-    """
-
-    layer: str
-    tensors: tuple[str | None, ...]
-    static: dict[str, Any]
-    data: int = 1
-
-
 class Trained(dict[str, Sequence[int]]):
     """The tensors that are trained: name -> the blocks in which they are; none outside of the blocks.
 
@@ -106,31 +94,26 @@ class Trained(dict[str, Sequence[int]]):
     """
 
     def __init__(self, d: Description):
-        self.d, tuning = d, d.tuning
-        tuning.check_names([p.name for p in d.table])
-        super().__init__({name: n for name, n in self._of_kind().items() if name not in tuning.frozen})
+        self.d, tuning, L = d, d.tuning, d.config.n_layer
+        names = [p.name for p in d.table]
+        tuning.check_names(names)
+        everywhere: dict[Any, Sequence[int]] = {n: range(L) if n in d.in_block else () for n in names}
+        if d.lora is not None:
+            trained = {**d.adapters, **d.lora.tensors}
+        elif tuning.kind == "biases":
+            biases = {place.tensors.get("bias") for place in PLACES.values()}
+            trained = {name: blocks for name, blocks in everywhere.items() if name in biases}
+        elif tuning.kind == "last":
+            if tuning.number > L:
+                raise tuning.wrong(f"the model has {L} block{'s' * (L > 1)}")
+            trained = {name: () for name in d.calls["lnf"].tensors}
+            trained |= dict.fromkeys(d.in_block, range(L - tuning.number, L))
+        else:
+            trained = everywhere
+        super().__init__({n: trained[n] for n in names if n in trained and n not in tuning.frozen})
         if not self:
             text = f"{tuning.summary()}: nothing is left to train"
             raise OptionError(f"train: {text}", f"--train {text}")
-
-    def _of_kind(self) -> dict[str, Sequence[int]]:
-        d, tuning, names = self.d, self.d.tuning, [p.name for p in self.d.table]
-        L = d.config.n_layer
-        everywhere: dict[str, Sequence[int]] = {n: range(L) if n in d.in_block else () for n in names}
-        if d.lora is not None:
-            trained = {**d.adapters, **d.lora.tensors}
-            return {name: trained[name] for name in names if name in trained}
-        if tuning.kind == "biases":
-            biases = {place.tensors.get("bias") for place in PLACES.values()}
-            return {name: everywhere[name] for name in names if name in biases}
-        if tuning.kind != "last":
-            return everywhere
-        if tuning.number > L:
-            text = f"the model has {L} block{'s' * (L > 1)}"
-            raise tuning.wrong(text)
-        last: dict[Any, Sequence[int]] = {name: () for name in d.calls["lnf"].tensors}
-        last |= dict.fromkeys(d.in_block, range(L - tuning.number, L))
-        return {name: last[name] for name in names if name in last}
 
     @property
     def everything(self) -> bool:
@@ -191,28 +174,26 @@ class Trained(dict[str, Sequence[int]]):
         d = self.d
         found: dict[tuple[str, Any], tuple[bool, ...] | None] = {}
 
-        def visit(place, names, l, *inputs):
+        def visit(place, l, *inputs):
             """Whether the output depends on what is trained. An input of integers is None."""
+            names = d.block_tensors if place == "block" else d.calls[place].tensors
             wanted = (*inputs, *(None if name is None else self.at(name, l) for name in names))
             full = all(w is None or w for w in wanted)
             found[place, l] = None if full else tuple(map(bool, wanted))
             return any(wanted)
 
-        def at(place, l, *inputs):
-            return visit(place, d.calls[place].tensors, l, *inputs)
-
-        x = at("encoder", ..., None)
+        x = visit("encoder", ..., None)
         for l in range(d.config.n_layer):
             if d.block is not None:
-                x = visit("block", d.block_tensors, l, x)
+                x = visit("block", l, x)
                 continue
             for branch, join in ((BLOCK_PLACES[:4], "residual1"), (BLOCK_PLACES[5:9], "residual2")):
                 y = x
                 for place in branch:
-                    y = at(place, l, y, *[None] * (d.calls[place].data - 1))
-                x = at(join, l, x, y)
-        x = at("head", ..., at("lnf", ..., x))
-        at("loss", ..., x, None)
+                    y = visit(place, l, y, *[None] * (d.calls[place].data - 1))
+                x = visit(join, l, x, y)
+        x = visit("head", ..., visit("lnf", ..., x))
+        visit("loss", ..., x, None)
         return found
 
 
@@ -278,8 +259,7 @@ class Description:
         )
         self._check_settings()
         self._arrange(arguments)
-        for slot in self.own:
-            self._try(slot)
+        self._try_own()
         self.trained = Trained(self)
 
     def _check_settings(self):
@@ -338,7 +318,7 @@ class Description:
         shapes = {name: p.shape for name, p in (read | in_block).items()}
         adapted = Adapted(self.lora, self.calls, shapes, self.config.n_layer)
         self.adapters, self.fixed = adapted.trained, adapted.fixed
-        self.calls |= {place: LayerCall(*call) for place, call in adapted.calls.items()}
+        self.calls |= adapted.calls
         self.layers |= {call.layer: lora.LAYERS[call.layer] for call in adapted.calls.values()}
         read |= adapted.outside
         in_block |= adapted.in_block
@@ -369,14 +349,14 @@ class Description:
                 raise UserError(f"{what}: declares the parameter {name!r} and never reads it")
         return {name: offered[name] for name in offered if name in arrays.asked}
 
-    def _try(self, slot):
-        """Run an own layer, and its backward if it has one, once at each of its places."""
-        config, what = self.config, called(slot, self.own[slot])
-        rng = np.random.default_rng(0)
-        for place in self.places_of(slot):
-            inputs = self.inputs_at(place, 2, min(3, config.block_size), rng)
-            shape, static = expected_shape(slot, config, inputs), self.calls[place].static
-            try_layer(what, self.layers[slot], inputs, shape, config.dtype, static)
+    def _try_own(self):
+        """Run each own layer, and its backward if it has one, once at each of its places."""
+        config, rng = self.config, np.random.default_rng(0)
+        for slot in self.own:
+            for place in self.places_of(slot):
+                inputs = self.inputs_at(place, 2, min(3, config.block_size), rng)
+                what, shape = called(slot, self.own[slot]), expected_shape(slot, config, inputs)
+                try_layer(what, self.layers[slot], inputs, shape, config.dtype, self.calls[place].static)
 
     def places_of(self, slot: str) -> list[str]:
         """The places at which a layer runs."""
@@ -422,37 +402,20 @@ class Description:
         L = self.config.n_layer
         return tuple((p.name, (L, *p.shape) if p.name in self.in_block else p.shape) for p in self.table)
 
-    @cached_property
-    def ranges(self) -> dict[str, tuple[int, int]]:
-        """The range of each tensor in the flat buffer: name -> (start, stop), in order without gaps."""
-        return ranges_of(self.shapes)
-
     @property
     def num_parameters(self) -> int:
         return sum(math.prod(shape) for _, shape in self.shapes)
 
-    def overview(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Place, layer and tensors of each layer call of a forward, in order; an own block is one of them."""
-        found = []
-        for place, s in self.calls.items():
-            if self.block is None or not PLACES[place].block:
-                found.append((place, s.layer, tuple(name for name in s.tensors if name is not None)))
-            elif not any(p == "block" for p, _, _ in found):
-                found.append(("block", self.block.name, self.block_tensors))
-        return found
-
-    def deviation(self, name: str) -> float | None:
-        """The deviation of a tensor's initial entries; None if all of them start as `constant`."""
+    def start(self, name: str) -> tuple[float | None, float | np.ndarray]:
+        """How a tensor's entries start: (deviation, 0.0) if they are drawn, or (None, their value)."""
         starts = next(p.starts for p in self.table if p.name == name)
         if starts == "residual":
-            return 0.02 / math.sqrt(2 * self.config.n_layer)
+            return 0.02 / math.sqrt(2 * self.config.n_layer), 0.0
         if starts == "fan_in":  # as PyTorch's linear layers start, which is how PEFT's adapters do
-            return 1.0 / math.sqrt(3 * dict(self.shapes)[name][-1])
-        return 0.02 if starts == "normal" else None
-
-    def constant(self, name: str) -> float | np.ndarray:
-        starts = next(p.starts for p in self.table if p.name == name)
-        return self.fixed[name] if name in self.fixed else float(starts)
+            return 1.0 / math.sqrt(3 * dict(self.shapes)[name][-1]), 0.0
+        if starts == "normal":
+            return 0.02, 0.0
+        return None, self.fixed[name] if name in self.fixed else float(starts)
 
     def divisors(self, l: int) -> tuple[np.ndarray, ...]:
         """The divisor of attention's scores in block l, (1,) int, if the config has one."""
@@ -481,15 +444,15 @@ class Description:
     @cached_property
     def written(self) -> dict[str, Layer]:
         """All layers uncompiled, the own block included."""
-        return (
-            dict(self.layers)
-            if self.block is None
-            else {**self.layers, "block": self.block_layer(self.layers)}
-        )
+        return self.layers | ({} if self.block is None else {"block": self.block_layer(self.layers)})
 
     def with_layer(self, slot: str, layer: Layer) -> Description:
         """The same description with another layer in place of one."""
         return Description(self.config, {**self._replaced, slot: layer}, self.block, self.tuning)
+
+    def changed(self, config: GPT2Config | None = None, **options: Any) -> Description:
+        """The same layers in a model of another config, or with other options."""
+        return Description(config or self.config, **{**self.options, **options})
 
     @property
     def _replaced(self) -> dict[str, Layer]:
@@ -555,7 +518,14 @@ def described(
     """
     given = {name: value for name, value in (given or {}).items() if value is not None}
     offered = given.pop("offered", None)
-    train = {"train": _kept_tuning(state, where, given.pop("train", None))}
+    train = {"train": given.pop("train", None)}
+    if state.get("tuned") is not None:
+        try:
+            train = {"train": Tuning(**state["tuned"])}
+        except (TypeError, UserError):
+            raise UserError(
+                f"{where}: its note about what is trained cannot be read; the file is damaged"
+            ) from None
     own = state.get("own")
     if own is None:
         if given:
@@ -583,16 +553,3 @@ def described(
             f"{where}: made with own layers ({saved}), given are others ({made.summary() or 'none'})"
         )
     return made
-
-
-def _kept_tuning(state, where, given):
-    """The Tuning that the file states, or `given` if it states none."""
-    tuned = state.get("tuned")
-    if tuned is None:
-        return given
-    try:
-        return Tuning(**tuned)
-    except (TypeError, UserError):
-        raise UserError(
-            f"{where}: its note about what is trained cannot be read; the file is damaged"
-        ) from None

@@ -249,12 +249,13 @@ def _try_backward(what, layer, inputs, out, static):
             gradients = layer.backward(out, saved, **static)
         except (Exception, SystemExit) as error:
             raise UserError(f"{what}: its backward fails: {type(error).__name__}: {reason(error)}") from None
+    wrong = ""
     if not isinstance(gradients, tuple):
-        raise UserError(
-            f"{what}: its backward returns a {type(gradients).__name__}, expected a tuple of gradients"
-        )
-    if len(gradients) != len(inputs):
-        raise UserError(f"{what}: its backward returns {len(gradients)} gradients for {len(inputs)} inputs")
+        wrong = f"returns a {type(gradients).__name__}, expected a tuple of gradients"
+    elif len(gradients) != len(inputs):
+        wrong = f"returns {len(gradients)} gradients for {len(inputs)} inputs"
+    if wrong:
+        raise UserError(f"{what}: its backward {wrong}")
     for k, (g, a) in enumerate(zip(gradients, inputs)):
         if a is None or a.dtype.kind != "f":
             continue

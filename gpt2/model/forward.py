@@ -137,25 +137,10 @@ def first_non_finite(
     targets: np.ndarray | None,
 ) -> str | None:
     """The first layer whose output holds a nan or an infinity, such as "block 3 fc (matmul)", or None."""
-    places = []
-    layers = _checking(layers, _places(d), places)
-    with np.errstate(all="ignore"):
-        if targets is None:
-            forward_pass(params, tokens, d, layers)
-        else:
-            loss_fn(params, tokens, targets, config=d.config, layers=layers, description=d)
-    return places[0] if places else None
-
-
-def _places(d):
-    """The places of the layers in the order of forward_pass."""
     of_block = BLOCK_PLACES if d.block is None else (d.block.name,)
     blocks = [f"block {l} {place}" for l in range(d.config.n_layer) for place in of_block]
-    return iter(["encoder", *blocks, "lnf", "head", "loss"])
-
-
-def _checking(layers, places, found):
-    """The same layers; each appends its place to `found` if its output is not finite."""
+    places = iter(["encoder", *blocks, "lnf", "head", "loss"])  # in the order of forward_pass
+    found = []
 
     def checking(layer):
         def forward(*inputs, **static):
@@ -167,4 +152,10 @@ def _checking(layers, places, found):
 
         return Layer(layer.name, forward, None)
 
-    return {name: checking(layer) for name, layer in layers.items()}
+    layers = {name: checking(layer) for name, layer in layers.items()}
+    with np.errstate(all="ignore"):
+        if targets is None:
+            forward_pass(params, tokens, d, layers)
+        else:
+            loss_fn(params, tokens, targets, config=d.config, layers=layers, description=d)
+    return found[0] if found else None

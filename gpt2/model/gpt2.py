@@ -10,7 +10,6 @@ import pickle
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -22,12 +21,12 @@ import gpt2.backward as backwards
 from gpt2 import autodiff as ad
 from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
-from gpt2.layers.crossentropy import mean_loss
+from gpt2.layers.crossentropy import check_targets, mean_loss
+from gpt2.layers.encoder import check_ids
 from gpt2.machine import cores
 from gpt2.model.backward import Gradients, backward_pass
-from gpt2.model.batches import checked, checked_targets
 from gpt2.model.changes import Environment
-from gpt2.model.config import GPT2Config
+from gpt2.model.config import PLACES, GPT2Config
 from gpt2.model.description import Block, Description
 from gpt2.model.fitting import Layers
 from gpt2.model.forward import block_forward, first_non_finite, forward_pass, loss_fn
@@ -48,26 +47,6 @@ def _rebuilt(config, spec, modes, compile, detect_anomaly, elementwise, options)
 
 def _identity(x):
     return x
-
-
-def default_backward(d: Description) -> str:
-    """The backward if none is named: manual, except for the layers that have none by hand."""
-    return backwards.default_for(d.written)
-
-
-# ---- The model -------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Generation:
-    """What generation (model/decoder.py) keeps of a model between calls.
-
-    tried     the Description whose own layers were checked to read like their forward
-    programs  batch -> (Description, its program for one position)
-    """
-
-    tried: Description | None = None
-    programs: dict[int, tuple] = field(default_factory=dict)
 
 
 class GPT2:
@@ -123,7 +102,7 @@ class GPT2:
         self.config = config
         self.description = d = Description(config, layers, block, train)
         # spelled out, so that it can be shown and saved
-        self.spec = default_backward(d) if backward is None else backward
+        self.spec = backwards.default_for(d.written) if backward is None else backward
         self._elementwise = elementwise
         self._table = backwards.choose(self.spec, compile, elementwise, d.written, self._take)
         for name, layer in layers.items() if isinstance(layers, Mapping) and backward is None else ():
@@ -144,7 +123,7 @@ class GPT2:
         self._find_tokenizer: Callable[[], Any] | None = None
         self.origin: str | None = None  # of its frozen weights: their name or folder, for peft
         self.compiled = compile
-        self.generation = Generation()
+        self.drop_generation()
         self._traced = partial(backwards.traced, compile) if detect_anomaly else nullcontext
 
     def __reduce__(self) -> tuple:
@@ -195,14 +174,18 @@ class GPT2:
         """For notebooks: a table of the layers with their tensors, shapes and sizes."""
         import html
 
-        rows: list[str] = []
-        seen: set[str] = set()
-        for place, layer, tensors in self.description.overview():
+        d, rows, seen = self.description, [], set()
+        for place, call in d.calls.items():
+            layer, tensors = call.layer, [name for name in call.tensors if name is not None]
+            if d.block is not None and PLACES[place].block:  # one row stands for all of them
+                if "block" in seen:
+                    continue
+                place, layer, tensors = "block", d.block.name, d.block_tensors
             shapes = ", ".join(f"{name} {' x '.join(map(str, self.params[name].shape))}" for name in tensors)
             count = sum(self.params[name].size for name in {*tensors} - seen)
             size = f"{count:,}" if count else "shared" if tensors else ""
             rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (place, layer, shapes, size)))
-            seen |= {*tensors}
+            seen |= {place, *tensors}
         head = "<tr><th>place</th><th>layer</th><th>tensors, of all blocks</th><th>numbers</th></tr>"
         table = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<p>{html.escape(repr(self))}</p><table>{head}{table}</table>"
@@ -288,7 +271,12 @@ class GPT2:
         for name, layer in self._table.items():
             dict.__setitem__(self._table, name, layer.without_programs())
         self.program = self._made_program()
-        self.generation = Generation()
+        self.drop_generation()
+
+    def drop_generation(self) -> None:
+        """Forget what generation (model/decoder.py) keeps between calls."""
+        self.checked_to_read: Description | None = None  # whose own layers read like their forward
+        self.one_position: dict[int, tuple] = {}  # batch -> (Description, its program for one position)
 
     def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
         """Use these arrays (num_parameters,) for parameters and gradients from now on, with what they hold.
@@ -399,10 +387,10 @@ class GPT2:
         """
         self._saved = None  # first of all, so that two sets of activations never exist at once
         self.drop_stale_programs()
-        tokens = checked("tokens", tokens, self.config)
+        tokens, targets = checked(self.config, tokens, targets)
         if targets is None:
             return forward_pass(self.params, tokens, self.description, self.layers)[0]
-        return self._forward(tokens, checked_targets(targets, tokens, self.config))
+        return self._forward(tokens, targets)
 
     def _forward(self, tokens, targets, scratch=None):
         """The mean loss, with activations kept. scratch: memory for the logits."""
@@ -436,26 +424,17 @@ class GPT2:
         error gradients may hold anything.
         """
         with self._traced():
-            return self._loss_and_grads(tokens, targets, scale, accumulate, on_ready)
-
-    def _loss_and_grads(self, tokens, targets, scale, accumulate, on_ready):
-        self._saved = None  # first of all, so that two sets of activations never exist at once
-        self.drop_stale_programs()
-        tokens = checked("tokens", tokens, self.config)
-        targets = checked_targets(targets, tokens, self.config)
-        if self.program is None:
-            loss = self._forward(tokens, targets, None if accumulate else self._logits_scratch(*tokens.shape))
-            self.backward(scale, accumulate, on_ready)
-            return loss
-        loss, _ = self.program.both(
-            self._scale(scale),
-            *self._arrays(),
-            tokens,
-            targets,
-            out=self._grad_buffers(),
-            add=accumulate,
-        )
-        return float(loss)
+            self._saved = None  # first of all, so that two sets of activations never exist at once
+            self.drop_stale_programs()
+            tokens, targets = checked(self.config, tokens, targets)
+            if self.program is None:
+                scratch = None if accumulate else self._logits_scratch(*tokens.shape)
+                loss = self._forward(tokens, targets, scratch)
+                self.backward(scale, accumulate, on_ready)
+                return loss
+            inputs = self._scale(scale), *self._arrays(), tokens, targets
+            loss, _ = self.program.both(*inputs, out=self._grad_buffers(), add=accumulate)
+            return float(loss)
 
     def _logits_scratch(self, B, T):
         """Memory for logits (B, T, V), which gradients overwrite after their last use; None if it is too
@@ -519,10 +498,38 @@ class GPT2:
 
         Runs the forward pass again and checks every layer: for diagnosis after the loss is not finite.
         """
-        tokens = checked("tokens", tokens, self.config)
-        if targets is not None:
-            targets = checked_targets(targets, tokens, self.config)
+        tokens, targets = checked(self.config, tokens, targets)
         return first_non_finite(self.params, self.layers, self.description, tokens, targets)
+
+
+def checked(config: GPT2Config, tokens: Any, targets: Any = None) -> tuple[np.ndarray, Any]:
+    """tokens and targets as arrays (B, T) that a model of this config can take, or ValueError."""
+    tokens = _checked_ids("tokens", tokens, config)
+    check_ids("GPT2.forward", "tokens", tokens, config.vocab_size)
+    if targets is None:
+        return tokens, None
+    targets = _checked_ids("targets", targets, config)
+    check_targets("GPT2.forward", targets, config.vocab_size)
+    if targets.shape != tokens.shape:
+        raise ValueError(
+            f"GPT2.forward: targets has shape {targets.shape}, expected {tokens.shape} to match tokens"
+        )
+    return tokens, targets
+
+
+def _checked_ids(name, ids, config):
+    ids = np.asarray(ids)
+    if ids.ndim != 2 or ids.size == 0:
+        batch = f"; np.array({name})[None] is a batch of one" if ids.ndim == 1 and ids.size else ", not empty"
+        raise ValueError(f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T){batch}")
+    if ids.dtype.kind not in "iu":
+        raise ValueError(f"GPT2.forward: {name} has dtype {ids.dtype}, expected integers")
+    if ids.shape[1] > config.block_size:
+        raise ValueError(
+            f"GPT2.forward: {name} has T={ids.shape[1]} positions, more than "
+            f"block_size {config.block_size}; pass shorter sequences"
+        )
+    return ids
 
 
 def _repeated_block(d: Description, divisors: list[np.ndarray]) -> Callable:

@@ -76,8 +76,13 @@ class OwnFile:
         try:
             exec(compile(content, self.path, "exec"), vars(module))
         except (Exception, SystemExit) as error:
-            message = error.msg if isinstance(error, SyntaxError) else reason(error)
-            raise UserError(f"{self._where(error)}: {type(error).__name__}: {message}") from None
+            if isinstance(error, SyntaxError):
+                message, lines = error.msg, [error.lineno]
+            else:
+                frames = traceback.extract_tb(error.__traceback__)
+                message, lines = reason(error), [f.lineno for f in frames if f.filename == self.path]
+            where = f"{self.path}:{lines[-1]}" if lines else self.path
+            raise UserError(f"{where}: {type(error).__name__}: {message}") from None
         layers, block = vars(module).get("LAYERS", {}), vars(module).get("BLOCK")
         if not isinstance(layers, Mapping) or (not layers and block is None):
             raise UserError(
@@ -85,12 +90,6 @@ class OwnFile:
                 "forward function or Layer; or BLOCK, or both"
             )
         return layers, block
-
-    def _where(self, error):
-        if isinstance(error, SyntaxError):
-            return f"{self.path}:{error.lineno}"
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.path]
-        return f"{self.path}:{lines[-1]}" if lines else self.path
 
 
 def check_trained_with(path: str) -> None:

@@ -51,9 +51,9 @@ def initialise(
     for number, (name, tensor) in enumerate(params.items()):
         if names is not None and name not in names:
             continue
-        deviation = d.deviation(name)
+        deviation, value = d.start(name)
         if deviation is None:
-            tensor[...] = np.broadcast_to(d.constant(name), tensor.shape)
+            tensor[...] = np.broadcast_to(value, tensor.shape)
             continue
         if isinstance(tensor, Stack):
             stacks.append((tensor, np.empty(tensor.shape, tensor.dtype)))

@@ -19,7 +19,11 @@ KINDS = "all, lora:RANK, last:BLOCKS, biases"
 NAMES = ("all", "lora", "last", "biases", "adapter")  # adapter: the command line's, for that of --init
 # The places of a block that can have an adapter, and the names of their modules in transformers
 MODULES = {"qkv": "attn.c_attn", "attproj": "attn.c_proj", "fc": "mlp.c_fc", "fcproj": "mlp.c_proj"}
-ALL_LINEAR = "all-linear"
+# What --lora-targets may name -> the places that it means: parts of these names, as in peft
+TARGETS: dict[str, list[str]] = {"all-linear": [*MODULES]}
+for _place, _module in MODULES.items():
+    for _name in (_place, _module, *_module.split(".")):
+        TARGETS.setdefault(_name, []).append(_place)
 
 
 @dataclass(frozen=True)
@@ -136,25 +140,15 @@ def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names):
         raise _option("lora_targets", targets, "expected names, separated by commas")
     names = [name.strip() for name in names]
-    found = set()
     for name in names:
-        meant = [place for place in MODULES if _means(name, place)]
-        if not meant:
-            known = sorted(
-                {*MODULES, *MODULES.values(), "c_attn", "c_proj", "c_fc", "attn", "mlp", ALL_LINEAR}
-            )
+        if name not in TARGETS:
             text = (
                 f"{name!r} is not a matrix of a block; expected c_attn, c_proj, c_fc, attn.c_proj, "
-                f"mlp.c_proj, attn, mlp or {ALL_LINEAR}{suggestion(name, known)}"
+                f"mlp.c_proj, attn, mlp or all-linear{suggestion(name, TARGETS)}"
             )
             raise _option("lora_targets", ",".join(names), text)
-        found.update(meant)
-    return tuple(place for place in MODULES if place in found)
-
-
-def _means(name, place):
-    module = MODULES[place]
-    return name in (place, module, module.split(".")[0], module.split(".")[1], ALL_LINEAR)
+    meant = {place for name in names for place in TARGETS[name]}
+    return tuple(place for place in MODULES if place in meant)
 
 
 def _option(name, value, text):

@@ -1,20 +1,5 @@
 """Data-parallel training: each worker computes its share of the batch, and all make one step together.
 
-    cores.py       threads for each worker
-    split.py       a worker's share of a batch and its part of the parameters
-    group.py       communication of workers: rank, size, broadcast, sums; of a process alone
-    mpi.py         a group of MPI ranks, on one machine or many
-    interrupts.py  Ctrl-C in a rank
-    time_limit.py  a limit on how long a rank waits for the others
-    team.py        a model and its optimizer trained by a group: the step itself
-    memory.py      arrays in shared memory
-    workers.py     starts, watches and ends worker processes
-    worker.py      the main loop of a worker process
-    processes.py   a team of such processes
-    shares.py      a team of threads in one process, each with a share of the batch
-    auto.py        threads or processes, whichever is faster here
-    errors.py      a lost worker; a batch that cannot be split evenly
-
     group = join("mpi")                       before anything else; a group of one unless it is "mpi"
     team = start("processes", model, optimizer, group, workers=2, batch_size=8)
     with team:
@@ -29,8 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpt2.errors import UserError
-from gpt2.parallel.errors import WorkerError, check_batch
-from gpt2.parallel.group import Group
+from gpt2.parallel.group import Group, WorkerError, check_batch
 
 if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2

@@ -2,7 +2,7 @@
 
 import contextlib
 import statistics
-import time
+import timeit
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.parallel.cores import threads_each
 from gpt2.parallel.processes import Processes
+from gpt2.parallel.team import Team
 
 
 def candidates(B: int, count: int) -> list[int]:
@@ -54,17 +55,18 @@ def choose(
 def measure(
     config: GPT2Config, workers: int, B: int, T: int, options: Mapping[str, Any], **more: Any
 ) -> float:
-    """Seconds of a step, the median of three after one to warm up."""
+    """Seconds of a step with so many processes."""
     model = GPT2(config, seed=None, **options)
-    batch = tuple(np.random.default_rng(0).integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
     with Processes(model, AdamW(model), workers, options=options or None, **more) as team:
-        team.step([batch])
-        seconds = []
-        for _ in range(3):
-            begin = time.perf_counter()
-            team.step([batch])
-            seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+        return step_seconds(team, B, T)
+
+
+def step_seconds(team: Team, B: int, T: int, accumulate: int = 1) -> float:
+    """Seconds of a step, the median of three after one to warm up. It changes the parameters."""
+    vocab_size = team.model.config.vocab_size
+    batch = tuple(np.random.default_rng(0).integers(0, vocab_size, (2, B, T), dtype=np.int32))
+    team.step([batch] * accumulate)
+    return statistics.median(timeit.repeat(lambda: team.step([batch] * accumulate), number=1, repeat=3))
 
 
 def as_text(times: Mapping[int, float], best: int, threads: int = 0) -> str:

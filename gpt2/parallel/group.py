@@ -7,20 +7,12 @@ be repeated bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from gpt2.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-class Reduction(Protocol):
-    """A sum of gradients over all workers, taken while they are computed."""
-
-    def __call__(self, start: int, stop: int) -> None:
-        """Begin with these entries, which are final in this worker."""
-
-    def wait(self) -> float:
-        """Do the rest; the sum of squares of this worker's part."""
 
 
 class Group:
@@ -35,8 +27,10 @@ class Group:
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         """Fill a flat array with that of worker `root`."""
 
-    def reduction(self, grads: np.ndarray) -> Reduction | None:
-        """Sums the workers' gradients, grads (n,); None in a group of one."""
+    def reduction(self, grads: np.ndarray) -> Any:
+        """Sums the workers' gradients, grads (n,), while they are computed: an mpi.MPIReduction; None in a
+        group of one.
+        """
 
     def total(self, *values: float) -> list[float]:
         """Sums of numbers over all workers, in the order of ranks."""
@@ -58,3 +52,26 @@ class Group:
 
     def __exit__(self, kind, error, trace):
         """Leave the group; after an error in such a way that no worker is left waiting."""
+
+
+class WorkerError(RuntimeError):
+    """A worker died, failed or hung. The message says which and how; the other workers have been ended."""
+
+
+def check_batch(B: int, size: int, flag: str = "--workers") -> None:
+    """Raise UserError unless `size` workers can take equal shares of B sequences.
+
+    With unequal shares all would wait for the largest.
+    """
+    if size > B:
+        raise UserError(
+            f"{flag} {size}: a batch has only {B} sequences, so at most {B} workers have "
+            f"something to do; take {flag} {B}, or --batch-size {size}"
+        )
+    if B % size:
+        fewer = max(n for n in range(1, size) if B % n == 0)
+        below = B // size * size
+        raise UserError(
+            f"{flag} {size}: a batch of {B} sequences cannot be cut into {size} equal shares; "
+            f"take --batch-size {below} or {below + size}, or {flag} {fewer}"
+        )

@@ -7,12 +7,14 @@ backward of earlier blocks. Every rank runs the whole program; only rank 0 print
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,11 @@ from gpt2.model.optimizer import part, sum_of_squares
 from gpt2.parallel.cores import launched_rank
 from gpt2.parallel.group import Group
 from gpt2.parallel.interrupts import die_of_interrupt, ended_after
-from gpt2.parallel.time_limit import TimeLimit
 
 LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
 TOGETHER = 3.0  # seconds within which all ranks fail if they fail for the same reason
+LOOK = 0.5  # seconds between looks at the clock
+LONGER = 10  # factor for work that one process does alone while the others wait: saving, sampling
 REPORT_DELAY = 1.0  # seconds by which each rank reports a timeout later than the one before it
 
 
@@ -145,6 +148,54 @@ class MPIGroup(Group):
         return False
 
 
+class TimeLimit:
+    """Limits the seconds that a call may wait for other processes, which no signal or error ends.
+
+        with limit:              nested blocks count as one
+        with limit.patient():    LONGER times as long
+
+    limit   seconds; 0: none
+    late    called once, on another thread, when a block has taken longer
+
+    Time in which this process was stopped, by Ctrl-Z with all the others, does not count.
+    """
+
+    def __init__(self, limit: float, late: Callable[[], object]):
+        self.limit, self.late = limit or math.inf, late
+        self.depth, self.allowed, self.waited = 0, self.limit, 0.0
+        if limit:
+            threading.Thread(target=self._look, name="watch", daemon=True).start()
+
+    def __enter__(self):
+        if self.depth == 0:
+            self.waited = 0.0
+        self.depth += 1
+        return self
+
+    def __exit__(self, *error):
+        self.depth -= 1
+
+    @contextlib.contextmanager
+    def patient(self) -> Iterator[None]:
+        self.allowed = self.limit * LONGER
+        try:
+            with self:
+                yield
+        finally:
+            self.allowed = self.limit
+
+    def _look(self):
+        looked = time.monotonic()
+        while True:
+            time.sleep(min(LOOK, self.limit / 4))
+            now = time.monotonic()
+            passed, looked = min(now - looked, 4 * LOOK), now
+            if self.depth:
+                self.waited += passed
+                if self.waited > self.allowed:
+                    return self.late()
+
+
 class MPIReduction:
     """The sum of gradients over all ranks, taken while they are computed.
 
@@ -164,7 +215,8 @@ class MPIReduction:
         self.group.MPI.Request.Testall(self.requests)
 
     def wait(self) -> float:
-        for start, stop in _gaps(self.begun, self.grads.size):
+        edges = [0, *(edge for begun in sorted(self.begun) for edge in begun), self.grads.size]
+        for start, stop in zip(edges[::2], edges[1::2]):  # the gaps between them
             self._start(start, stop)
         with self.group.watch:
             self.group.MPI.Request.Waitall(self.requests)
@@ -175,15 +227,6 @@ class MPIReduction:
         group = self.group
         for piece in _pieces(self.grads[start:stop]):
             self.requests.append(group.comm.Iallreduce(group.MPI.IN_PLACE, piece))
-
-
-def _gaps(ranges, n):
-    """The gaps that `ranges` leave in 0..n, as (start, stop) in order."""
-    at = 0
-    for start, stop in [*sorted(ranges), (n, n)]:
-        if at < start:
-            yield at, start
-        at = max(at, stop)
 
 
 def _pieces(array):

@@ -44,7 +44,13 @@ class Processes(Team):
         self.size = size
         model.drop_stale_programs()
         self.environment = model.environment
-        _check_sendable(options or model.description.options)
+        try:
+            pickle.dumps(options or model.description.options)
+        except Exception as error:  # pickle calls the objects' own methods
+            raise UserError(
+                f"worker processes cannot be given these layers ({reason(error)}); put them into a file: "
+                'GPT2(config, layers="my_layers.py")'
+            ) from None
         n, dtype = model.flat_params.size, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
         sizes = {**dict.fromkeys(names, n), "frozen": model.num_parameters - n}
@@ -105,17 +111,6 @@ class Processes(Team):
 
 
 _MOVE = "they would use the old one; make it a parameter of the layer, or train without processes"
-
-
-def _check_sendable(options):
-    """Raise UserError for own layers that another process cannot find."""
-    try:
-        pickle.dumps(options)
-    except Exception as error:  # pickle calls the objects' own methods
-        raise UserError(
-            f"worker processes cannot be given these layers ({reason(error)}); put them into a file: "
-            'GPT2(config, layers="my_layers.py")'
-        ) from None
 
 
 # ---- In a worker -------------------------------------------------------------------------------------------

@@ -12,58 +12,63 @@ many worker processes as there are shares, give the same bits.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from gpt2.autodiff import run_apart
 from gpt2.model.gpt2 import GPT2
-from gpt2.model.optimizer import AdamW, part
+from gpt2.model.optimizer import part
 from gpt2.parallel.group import Group
 from gpt2.parallel.split import Batch, add_up, counted, counted_in, cut, gradient_of, loss_of
 from gpt2.parallel.team import Team
 
 
-class BatchShares:
-    """A model whose batches are cut into `size` shares, computed on the threads of set_threads."""
+class Shares(Team):
+    """Team with `size` shares of each batch, computed on the threads of set_threads. After a step model.grads
+    holds its gradient. Without an optimizer it computes gradients and losses alone.
+    """
 
-    def __init__(self, model: GPT2, size: int):
+    def __init__(self, model: GPT2, optimizer: Any, size: int):
+        super().__init__(Group(), model, optimizer)
         self.size = size
         self.models = [model, *(model.twin() for _ in range(size - 1))]
         self.compiled: set[tuple] = set()  # (kind, accumulates, all count, shape) whose program is compiled
 
     def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
-        """The mean loss over the batches and the norm of its gradient, which the first model's grads hold."""
-        loss = self._losses(batches)
+        total = counted_in(batches)
+
+        def work(model: GPT2, share: Sequence[Batch]) -> float:
+            return gradient_of(model, share, self.size, total)
+
+        loss = sum(self._each_share("gradient", batches, work))
         grads = [model.flat_grads for model in self.models]
         # Squares by parts, as worker processes do: another order may differ in the last bit
         parts = [part(grads[0].size, r, self.size) for r in range(self.size)]
         return loss, math.sqrt(sum(add_up(grads, *each) for each in parts))
 
-    def _losses(self, batches) -> float:
-        """The mean loss over the batches; each model's grads hold the contribution of its share."""
-        total = counted_in(batches)
-        shares = [[cut(batch, r, self.size) for batch in batches] for r in range(self.size)]
-
-        def work(r: int) -> float:
-            return gradient_of(self.models[r], shares[r], self.size, total)
-
-        if self.size == 1:  # the threads work inside its products
-            return work(0)
-        return sum(self._each(work, _programs("gradient", shares)))
-
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
-        """The mean loss over a batch, whose shares need not be equal."""
         total = max(1, counted(targets))
-        shares = [cut((inputs, targets), r, self.size) for r in range(self.size)]
 
-        def work(r: int) -> float:
-            return loss_of(self.models[r], shares[r], total)
+        def work(model: GPT2, share: Sequence[Batch]) -> float:
+            return loss_of(model, share[0], total)
 
-        return sum(self._each(work, _programs("loss", [[share] for share in shares])))
+        return sum(self._each_share("loss", [(inputs, targets)], work))
 
-    def _each(self, work: Callable[[int], float], programs: set[tuple]) -> list[float]:
-        """The results of work(r) for each share r. If one of its programs is new, the first thread does them
-        all, so that nothing is compiled twice."""
+    def _each_share(
+        self, kind: str, batches: Sequence[Batch], work: Callable[[GPT2, Sequence[Batch]], float]
+    ) -> list[float]:
+        """The results of work(model, share of each batch) for each share. If one of its programs is new, the
+        first thread does them all, so that nothing is compiled twice.
+        """
+        shares = [[cut(batch, r, self.size) for batch in batches] for r in range(self.size)]
+        if self.size == 1:  # the threads work inside its products
+            return [work(self.models[0], shares[0])]
+        programs = {
+            (kind, i > 0, bool((targets >= 0).all()), targets.shape)
+            for share in shares
+            for i, (_, targets) in enumerate(share)
+        }
         results = [0.0] * self.size
         todo = iter(range(self.size))  # next() on it is atomic
         alone = not programs <= self.compiled
@@ -72,32 +77,8 @@ class BatchShares:
             if alone and thread:
                 return
             for r in todo:
-                results[r] = work(r)
+                results[r] = work(self.models[r], shares[r])
 
         run_apart(job)
         self.compiled |= programs
         return results
-
-
-def _programs(kind: str, shares: Sequence[Sequence[Batch]]) -> set[tuple]:
-    """What decides which programs run: see BatchShares.compiled."""
-    return {
-        (kind, i > 0, bool((targets >= 0).all()), targets.shape)
-        for batches in shares
-        for i, (_, targets) in enumerate(batches)
-    }
-
-
-class Shares(Team):
-    """Team with `size` shares of each batch. After a step model.grads holds its gradient."""
-
-    def __init__(self, model: GPT2, optimizer: AdamW, size: int):
-        super().__init__(Group(), model, optimizer)
-        self.size = size
-        self.batch = BatchShares(model, size)
-
-    def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
-        return self.batch.gradient(batches)
-
-    def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
-        return self.batch.loss(inputs, targets)

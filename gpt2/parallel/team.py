@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt2.model.optimizer import sum_of_squares
-from gpt2.parallel.errors import check_batch
-from gpt2.parallel.group import Group
+from gpt2.parallel.group import Group, check_batch
 from gpt2.parallel.split import Batch, counted, counted_in, cut, gradient_of, loss_of
 
 if TYPE_CHECKING:
@@ -79,11 +78,9 @@ class Team:
 
     def update(self, norm: float, lr: float | None, clip: float | None) -> None:
         """Update the parameters by a gradient of this norm."""
-        if not self.shard:
-            self.optimizer.update(norm, lr, clip)
-            return
-        self.optimizer.update(norm, lr, clip, *self._part())
-        self.group.all_gather(self.model.flat_params, self._parts())
+        self.optimizer.update(norm, lr, clip, *(self._part() if self.shard else ()))
+        if self.shard:
+            self.group.all_gather(self.model.flat_params, self._parts())
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         """The mean loss over the targets of a batch (B, T) that count, in nats; shares need not be equal."""

@@ -75,18 +75,14 @@ def main(
         if not message:
             return
         worker.beat("working")
-        commands.send(_answer(worker, message))
-
-
-def _answer(worker, message):
-    """(kind, content): the result of a command, or its error."""
-    try:
-        function, args = pickle.loads(message)
-        return "result", function(worker, *args)
-    except UserError as error:
-        return "user error", error.as_flag
-    except Exception:
-        return "error", traceback.format_exc()
+        try:
+            function, args = pickle.loads(message)
+            answer = "result", function(worker, *args)
+        except UserError as error:
+            answer = "user error", error.as_flag
+        except Exception:
+            answer = "error", traceback.format_exc()
+        commands.send(answer)
 
 
 def _ignore_signals():

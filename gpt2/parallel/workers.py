@@ -26,7 +26,7 @@ from typing import Any
 from gpt2.errors import UserError
 from gpt2.parallel import worker
 from gpt2.parallel.cores import thread_variables
-from gpt2.parallel.errors import WorkerError
+from gpt2.parallel.group import WorkerError
 from gpt2.parallel.memory import SharedArrays
 
 START = 120.0  # seconds that a process may take to start and import NumPy
@@ -55,26 +55,25 @@ class Workers:
     ):
         self.size = size
         self.timeout = timeout or math.inf
-        self.memory = SharedArrays({**(arrays or {}), "beats": ((size, 2), "int64")})
+        self.memory: SharedArrays | None = SharedArrays({**(arrays or {}), "beats": ((size, 2), "int64")})
         self.arrays = self.memory.arrays
         self.processes, self.connections = [], []
         atexit.register(self.kill)  # runs before multiprocessing's handler, which waits for them
         try:
             self._start(threads)
-        except OSError as error:
+        except BaseException as error:
             self.kill()
-            raise UserError(cannot_start(size, error)) from None
-        except BaseException:
-            self.kill()
+            if isinstance(error, OSError):
+                raise UserError(cannot_start(size, error)) from None
             raise
 
     def _start(self, threads):
         context = multiprocessing.get_context("spawn")
         theirs = []
-        with _signals_blocked(), _environment(thread_variables(threads)):
+        with _to_start(thread_variables(threads)):
             for r in range(self.size):
                 mine, commands = context.Pipe()
-                args = (r, self.size, commands, self.memory.share(), self.memory.layout)
+                args = (r, self.size, commands, self.memory.arena, self.memory.layout)
                 process = context.Process(target=worker.main, args=args, name=f"worker {r}", daemon=True)
                 process.start()
                 self.processes.append(process)
@@ -84,10 +83,9 @@ class Workers:
             end.close()
 
     def wait_until_ready(self) -> None:
-        """Return once every worker is ready. The name of the shared memory is then removed."""
+        """Return once every worker is ready, and has mapped the shared memory."""
         if self.memory is not None:
             self._collect(START)
-            self.memory.unlink()
             self.memory = None
 
     def call(self, function: Callable, *args: Any, each: Sequence[tuple] | None = None) -> list:
@@ -118,47 +116,43 @@ class Workers:
         """One answer per worker, by rank. One that died, failed or hung for `limit` seconds ends all."""
         answers = {}
         heartbeats = _Heartbeats(self.arrays["beats"])
-        while len(answers) < self.size:
-            waiting = [r for r in range(self.size) if r not in answers]
-            ends = {self.connections[r]: r for r in waiting}
-            sentinels = {self.processes[r].sentinel: r for r in range(self.size)}
-            ready = connection.wait([*ends, *sentinels], timeout=min(LOOK, limit / 4))
-            for r in sorted(ends[end] for end in ready if end in ends):
-                self._take_answer(r, answers)
-            for r in sorted(sentinels[s] for s in ready if s in sentinels):
-                self._end(f"{self._name(r)} {self._how_it_ended(r)}")
-            if not ready:
-                self._check_silence(heartbeats, waiting, limit)
+        try:
+            while len(answers) < self.size:
+                ends = {end: r for r, end in enumerate(self.connections) if r not in answers}
+                sentinels = {process.sentinel: r for r, process in enumerate(self.processes)}
+                ready = connection.wait([*ends, *sentinels], timeout=min(LOOK, limit / 4))
+                for r in sorted(ends[end] for end in ready if end in ends):
+                    self._take_answer(r, answers)
+                for r in sorted(sentinels[s] for s in ready if s in sentinels):
+                    raise WorkerError(f"{self._name(r)} {self._how_it_ended(r)}")
+                silence = heartbeats.silence() if not ready else []
+                for r, seconds in enumerate(silence):
+                    if seconds > limit and r not in answers:
+                        raise WorkerError(f"{self._name(r)} {self._how_it_hung(r, limit)}")
+        except (UserError, WorkerError):
+            self.kill()
+            raise
         return [answers[r] for r in range(self.size)]
 
     def _take_answer(self, r, answers):
-        """Receive an answer of worker r into `answers`."""
+        """Receive an answer of worker r into `answers`, or raise the error that it is."""
         try:
             kind, content = self.connections[r].recv()
         except (EOFError, OSError):
             return  # it is ending; _how_it_ended reports how
-        if kind == "result":
-            answers[r] = content
-            return
-        self.kill()
         if kind == "user error":
             raise UserError(content)
-        raise WorkerError(f"worker {r} of {self.size} failed:\n{content.rstrip()}")
+        if kind == "error":
+            raise WorkerError(f"worker {r} of {self.size} failed:\n{content.rstrip()}")
+        answers[r] = content
 
-    def _check_silence(self, heartbeats, waiting, limit):
-        """Raise if a worker that has not answered has been silent for `limit` seconds."""
-        silent = [r for r, seconds in enumerate(heartbeats.silence()) if seconds > limit and r in waiting]
-        if not silent:
-            return
-        r = silent[0]
+    def _how_it_hung(self, r, limit):
         if hasattr(signal, "SIGUSR1"):  # its traceback, on stderr
             with contextlib.suppress(OSError):
                 os.kill(self.processes[r].pid, signal.SIGUSR1)
                 time.sleep(0.2)
-        self._end(
-            f"{self._name(r)} hung: no heartbeat for {limit:g} seconds, last seen {heartbeats.phase(r)}; "
-            "--worker-timeout sets the limit"
-        )
+        phase = worker.PHASES[int(self.arrays["beats"][r, 1])]
+        return f"hung: no heartbeat for {limit:g} seconds, last seen {phase}; --worker-timeout sets the limit"
 
     def _name(self, r):
         return f"worker {r} of {self.size} (process {self.processes[r].pid})"
@@ -173,17 +167,10 @@ class Workers:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        hint = {
-            "SIGKILL": "; the kernel does this when memory runs out, see dmesg",
-            "SIGBUS": "; is /dev/shm full?",
-        }.get(name, "")
+        hint = "; the kernel does this when memory runs out, see dmesg" if name == "SIGKILL" else ""
         return f"was killed by {name}{hint}"
 
     # -- ending
-
-    def _end(self, message):
-        self.kill()
-        raise WorkerError(message)
 
     def close(self) -> None:
         """Ask the workers to end, and kill those that do not. The arrays stay valid."""
@@ -205,10 +192,7 @@ class Workers:
             process.close()
         for end in self.connections:
             end.close()
-        self.processes, self.connections = [], []
-        if self.memory is not None:
-            self.memory.unlink()
-            self.memory = None
+        self.processes, self.connections, self.memory = [], [], None
 
     def __enter__(self):
         return self
@@ -252,33 +236,23 @@ class _Heartbeats:
             self.silent[r] = 0.0 if heard else self.silent[r] + passed
         return self.silent
 
-    def phase(self, r):
-        return worker.PHASES[int(self.beats[r, 1])]
-
 
 @contextlib.contextmanager
-def _environment(variables):
-    """Set environment variables, for processes started in the block."""
+def _to_start(variables):
+    """For processes started in the block: environment variables, and signals to stop that are blocked until
+    they set their handlers.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
+    if hasattr(signal, "pthread_sigmask"):
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
     finally:
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _signals_blocked():
-    """Block signals to stop, also in processes started meanwhile until they set their handlers."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

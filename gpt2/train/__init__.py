@@ -1,28 +1,17 @@
 """Training: the program behind train.py, and the same for your own program or notebook.
 
-    from gpt2.train import Settings, steps
+from gpt2.train import Settings, steps
 
-    for step in steps(Settings(data="my.txt", steps=200)):
-        print(step.number, step.loss, step.val_loss)
+for step in steps(Settings(data="my.txt", steps=200)):
+    print(step.number, step.loss, step.val_loss)
 
-    Settings, from_preset        all settings of a run; those of a preset: from_preset("llm.c")
-    steps(settings)              an iterator: a Step after every optimizer step
-    train(settings, callbacks)   all steps at once, with functions that are called after each; returns the Run
-    opened(settings)             a context with the Run itself, for steps(run) or a loop of another kind
-    resumed_settings(folder)     the settings to resume a run with `train(..., resume=True)`
-    Step, Run                    the result of a step, and a run in its folder
-    Reporter, ProgressReporter   the output of a run: none; a progress bar and the curve
-
-The modules, in the order of a run:
-
-    flags.py, settings.py     a frozen dataclass as command line and TOML file; the settings of a run
-    program.py, console.py    the program: before NumPy is imported, and after
-    kernels.py, products.py   choose the kernels of OpenBLAS by timing products
-    recipe.py                 presets, and the shape of weights to start from
-    resolve.py, build.py      settings to model, optimizer and team
-    run.py                    a run's steps and files
-    session.py, loop.py       opening a run; validations, samples, steps and checkpoints in their order
-    reporters.py, llmc.py     the log formats; step.py, flops.py and cost.py have their figures
+Settings, from_preset        all settings of a run; those of a preset: from_preset("llm.c")
+steps(settings)              an iterator: a Step after every optimizer step
+train(settings, callbacks)   all steps at once, with functions that are called after each; returns the Run
+opened(settings)             a context with the Run itself, for steps(run) or a loop of another kind
+resumed_settings(folder)     the settings to resume a run with `train(..., resume=True)`
+Step, Run                    the result of a step, and a run in its folder
+Reporter, ProgressReporter   the output of a run: none; a progress bar and the curve
 """
 
 import importlib
@@ -31,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpt2.train.recipe import from_preset
     from gpt2.train.reporters import ProgressReporter, Reporter
-    from gpt2.train.run import Run
+    from gpt2.train.run import Run, Step
     from gpt2.train.session import opened, steps, train
     from gpt2.train.settings import Settings, resumed_settings
-    from gpt2.train.step import Step
 
 # Loaded on first use: the program in this package sets the number of threads before NumPy is loaded
 _EXPORTS = {
@@ -42,7 +30,7 @@ _EXPORTS = {
     "Reporter": "gpt2.train.reporters",
     "Run": "gpt2.train.run",
     "Settings": "gpt2.train.settings",
-    "Step": "gpt2.train.step",
+    "Step": "gpt2.train.run",
     "from_preset": "gpt2.train.recipe",
     "opened": "gpt2.train.session",
     "resumed_settings": "gpt2.train.settings",

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpt2 import parallel
 from gpt2.autodiff import get_threads
-from gpt2.errors import OptionError, UserError
+from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2
@@ -57,7 +57,7 @@ def make_model(
         raise UserError(f"--init {s.init}: {start.path} holds {start.config}, expected {config}")
     if start is not None:
         start.check()
-    with errors_as_flags(s):
+    with backward_errors(s):
         seed = s.seed if start is None and base is None else None
         model = GPT2(config, seed=seed, **model_options(s))
     check_layers(model, s, start)
@@ -106,13 +106,11 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
 
 
 @contextmanager
-def errors_as_flags(s: Settings) -> Iterator[None]:
-    """Convert errors about model_options(s) to UserErrors that name the flag."""
+def backward_errors(s: Settings) -> Iterator[None]:
+    """Convert the error of a --backward that the compiler cannot derive to a UserError."""
     try:
         yield
-    except OptionError as error:
-        raise UserError(error.as_flag) from None
-    except NotImplementedError as error:  # the compiler cannot derive this --backward
+    except NotImplementedError as error:
         raise UserError(f"--backward {s.backward}: {error}") from None
 
 
@@ -163,48 +161,22 @@ def start_team(
     group   result of gpt2.parallel.join
     start   the weights of --init, whose moments AdamW takes if they have some
     """
-    team, notes = _started(s, model, optimizer, group)
-    return team, notes + take_moments(start, model, optimizer, team)
-
-
-def _started(s, model, optimizer, group):
-    notes = []
+    notes, workers = [], 1
     if s.parallel != "mpi" and launched_ranks() > 1:
         notes.append(
             f"this is one of {launched_ranks()} processes of mpiexec, each with a separate run; "
             "--parallel mpi makes them one"
         )
-    if s.parallel == "processes":
-        team, more = start_processes(s, model, optimizer, group)
-        return team, notes + more
-    if group.size > 1:
-        notes.append(f"{group.size} MPI processes")
-    workers = 1
-    if s.parallel == "shares":
-        most = auto.candidates(s.batch_size, get_threads())[-1]
-        workers = most if s.workers == "auto" else named_workers(s)
-        notes.append(f"{workers} share{'s' * (workers > 1)} of each batch, on {get_threads()} threads")
-    team = parallel.start(
-        s.parallel, model, optimizer, group, workers=workers, batch_size=s.batch_size, shard=s.shard
-    )
-    return team, notes
-
-
-def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
-    """Start the team for --parallel processes, with fewer workers if memory is short; also returns notes."""
-    notes = []
-    if s.workers == "auto":
-        workers, times = auto.choose(
-            model.config,
-            s.batch_size,
-            s.block_size,
-            threads=s.threads,
-            timeout=s.worker_timeout,
-            options=model_options(s),
-        )
+    if s.workers != "auto" and s.parallel in ("processes", "shares"):
+        if not s.workers.isdecimal() or int(s.workers) < 1:
+            raise UserError(f"--workers {s.workers}: expected a number from 1, or auto")
+        workers = int(s.workers)
+    elif s.parallel == "shares":
+        workers = auto.candidates(s.batch_size, get_threads())[-1]
+    elif s.parallel == "processes":
+        engine = {"threads": s.threads, "timeout": s.worker_timeout, "options": model_options(s)}
+        workers, times = auto.choose(model.config, s.batch_size, s.block_size, **engine)
         notes.append(auto.as_text(times, workers, s.threads))
-    else:
-        workers = named_workers(s)
     while True:
         try:
             team = start_exactly(workers, s, model, optimizer, group)
@@ -212,13 +184,18 @@ def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> t
         except TooLittleMemory as error:
             notes.append(f"{workers} processes: {str(error).split(';')[0]}; taking fewer")
             workers = max(n for n in range(1, workers) if s.batch_size % n == 0)
-    each = threads_each(workers, s.threads)
-    notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
-    return team, notes
+    if s.parallel == "processes":
+        each = threads_each(workers, s.threads)
+        notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
+    elif s.parallel == "shares":
+        notes.append(f"{workers} share{'s' * (workers > 1)} of each batch, on {get_threads()} threads")
+    elif group.size > 1:
+        notes.append(f"{group.size} MPI processes")
+    return team, notes + take_moments(start, model, optimizer, team)
 
 
 def start_exactly(workers: int, s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> Any:
-    """Start the team for --parallel processes with so many. Raises TooLittleMemory if they do not fit."""
+    """Start the team for --parallel with so many workers. Raises TooLittleMemory if they do not fit."""
     return parallel.start(
         s.parallel,
         model,
@@ -227,13 +204,7 @@ def start_exactly(workers: int, s: Settings, model: GPT2, optimizer: AdamW, grou
         workers=workers,
         batch_size=s.batch_size,
         threads=s.threads,
+        shard=s.shard,
         timeout=s.worker_timeout,
         options=model_options(s),
     )
-
-
-def named_workers(s: Settings) -> int:
-    """--workers as a number. Raises UserError if it is not one."""
-    if not s.workers.isdecimal() or int(s.workers) < 1:
-        raise UserError(f"--workers {s.workers}: expected a number from 1, or auto")
-    return int(s.workers)

@@ -16,7 +16,7 @@ from gpt2.output import Output
 from gpt2.parallel.cores import launched_rank
 from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops
-from gpt2.train.build import errors_as_flags, model_config, model_options
+from gpt2.train.build import backward_errors, model_config, model_options
 from gpt2.train.flags import table
 from gpt2.train.kernels import Kernels
 from gpt2.train.loop import Interrupts, loop
@@ -30,15 +30,14 @@ from gpt2.train.settings import Request, Settings
 BROKEN_PIPE = 13  # the number of SIGPIPE, also on systems without it: for a run whose output is lost
 
 
-def run(request: Request, resumed: Settings | None, kernels: Kernels, out: Output) -> int:
+def run(request: Request, kernels: Kernels, out: Output) -> int:
     """Carry out a request; returns the exit status.
 
-    resumed   the settings of the run to resume, or None for a new one
     kernels   those that OpenBLAS uses
     out       standard output: when it is closed or full, the run is saved and ends
     """
     no_overflow_warnings()
-    settings, notes = resumed, [kernels.note]
+    settings, notes = request.resumed, [kernels.note]
     if settings is None:
         settings, corpus_notes = with_corpus(new_settings(request.given), request.given)
         for note in corpus_notes if launched_rank() == 0 else ():  # first, as all else depends on it
@@ -51,9 +50,9 @@ def run(request: Request, resumed: Settings | None, kernels: Kernels, out: Outpu
         set_engine_threads(settings)
         return dry_run(fastest.unmeasured(settings))
     peak = flops.matmul_peak(settings.dtype)  # with BLAS' own threads, before they are taken away
-    with opened(settings, resume=resumed is not None, overwrite=request.overwrite, spawn=True) as run:
+    with opened(settings, resume=request.resumed is not None, overwrite=request.overwrite, spawn=True) as run:
         run.notes += filter(None, notes)
-        if resumed is not None:
+        if request.resumed is not None:
             print(f"resuming {printable(run.folder)} at step {run.step}")
         return train(run, peak, out)
 
@@ -64,7 +63,7 @@ def dry_run(s: Settings) -> int:
     V = weights_config(s).vocab_size if words is None else words.vocab_size
     config = model_config(s, V)
     print(table(s))
-    with errors_as_flags(s):
+    with backward_errors(s):
         options = {"optimizer": Muon if s.optimizer == "muon" else AdamW, **model_options(s)}
         estimate = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **options)
     print("\n".join(cost.lines(estimate, s.steps, free_memory())))

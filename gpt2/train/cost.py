@@ -5,7 +5,7 @@ on models of the same width with one and with two blocks: every further block ad
 """
 
 import dataclasses
-import time
+import timeit
 import tracemalloc
 from dataclasses import dataclass
 from typing import Any
@@ -59,62 +59,52 @@ def estimate(
 
     Takes a few steps of a model with two blocks, and its memory, if that much is free.
     """
-    item = np.dtype(config.dtype).itemsize
-    scores = max(B * config.n_head * T * T * item, logits(config, B, T))
     d = Description(config, options.get("layers"), options.get("block"), options.get("train"))
-    start, stop = scratch_range(d)
-    shared = accumulate == 1 and stop - start >= B * T * config.vocab_size
-    one, two = ((dataclasses.replace(config, n_layer=n), _training(d, n, options)) for n in (1, 2))
-    free = free_memory()
-    if free is not None and 4 * Description(two[0]).num_parameters * item + scores > free:
-        return _cost(d, B, T, accumulate, optimizer, scores, None)
-    tokens = np.zeros((B, T), np.int64)
-    # compiling takes memory as well, but only once
-    GPT2(one[0], seed=None, **one[1]).loss_and_grads(tokens, tokens)
-
-    def measure(config, options):
-        return _measure(config, B, T, options, shared, optimizer)
-
-    first, trained = measure(*one), measure(*two)
-    last = d.tuning.number if d.tuning.kind == "last" else config.n_layer
-    frozen = first if last == config.n_layer else measure(two[0], _training(d, 1, options))
-    work, step, update = (
-        _extended(a, b, last, c, config.n_layer - last) for a, b, c in zip(first, trained, frozen)
-    )
-    return _cost(d, B, T, accumulate, optimizer, int(work), accumulate * step + update)
-
-
-def _training(d, n, options):
-    """The options for a model in which at most the last n blocks are trained."""
-    if d.tuning.kind != "last":
-        return options
-    return {**options, "train": dataclasses.replace(d.tuning, train=f"last:{min(n, d.tuning.number)}")}
-
-
-def _cost(d, B, T, accumulate, optimizer, work, seconds):
-    """The Cost, with the counted figures added."""
-    item = np.dtype(d.config.dtype).itemsize
-    stored, trained = d.num_parameters * item, d.trained.count * item
-    sizes = {"parameters": stored, "gradients": trained, "moments": 2 * trained, "activations": work}
+    L, item = config.n_layer, np.dtype(config.dtype).itemsize
+    scores = max(B * config.n_head * T * T * item, logits(config, B, T))
+    trained = d.trained.count * item
+    sizes = {"parameters": d.num_parameters * item, "gradients": trained, "moments": 2 * trained}
     if optimizer is Muon:
         sizes["moments"] -= sum(m.rows * m.columns for m in sum(matrices_of(d).values(), [])) * item
-    return Cost(d.num_parameters, sizes, accumulate * training_flops(d, B, T), seconds)
+    flops = accumulate * training_flops(d, B, T)
+    unmeasured = Cost(d.num_parameters, sizes | {"activations": scores}, flops, None)
+    two = Description(dataclasses.replace(config, n_layer=2)).num_parameters * item
+    free = free_memory()
+    if free is not None and 4 * two + scores > free:
+        return unmeasured
+    start, stop = scratch_range(d)
+    shared = accumulate == 1 and stop - start >= B * T * config.vocab_size
+    last = d.tuning.number if d.tuning.kind == "last" else L  # trained blocks
+
+    def model(blocks: int, top: int) -> GPT2:
+        """A model in which at most the `top` last blocks are trained."""
+        train = {}
+        if d.tuning.kind == "last":
+            train["train"] = dataclasses.replace(d.tuning, train=f"last:{min(top, last)}")
+        return GPT2(dataclasses.replace(config, n_layer=blocks), seed=None, **{**options, **train})
+
+    def measure(blocks: int, top: int) -> tuple[float, float, float]:
+        return _measure(model(blocks, top), B, T, shared, optimizer)
+
+    tokens = np.zeros((B, T), np.int64)
+    model(1, 1).loss_and_grads(tokens, tokens)  # compiling takes memory as well, but only once
+    first, second = measure(1, 1), measure(2, 2)
+    frozen = first if last == L else measure(2, 1)
+    # a further block cannot cost less than nothing, whatever the clock says
+    work, step, update = (
+        one + max(more - one, 0) * (last - 1) + max(below - one, 0) * (L - last)
+        for one, more, below in zip(first, second, frozen)
+    )
+    seconds = accumulate * step + update
+    return dataclasses.replace(unmeasured, bytes=sizes | {"activations": int(work)}, seconds=seconds)
 
 
-def _extended(one, two, trained, with_frozen=0.0, frozen=0):
-    """Extrapolate to `trained` blocks above `frozen` ones, from one, two, and one above a frozen one.
-
-    A further block cannot cost less than nothing, whatever the clock says.
-    """
-    return one + max(two - one, 0) * (trained - 1) + max(with_frozen - one, 0) * frozen
-
-
-def _measure(config, B, T, options, shared, optimizer):
+def _measure(model, B, T, shared, optimizer):
     """(bytes of the first step, seconds of loss and gradients, seconds of the update) of a model.
 
     shared   whether logits use the memory of gradients, as in the deeper model
     """
-    model = GPT2(config, seed=None, **options)
+    config = model.config
     model.flat_params.fill(0.02)  # zeros would make some arithmetic faster
     model.freeze(np.full(model.num_parameters - model.flat_params.size, 0.02, config.dtype))
     model.use_scratch(np.empty(B * T * config.vocab_size + LINE if shared else 0, config.dtype))
@@ -129,17 +119,11 @@ def _measure(config, B, T, options, shared, optimizer):
     work = tracemalloc.get_traced_memory()[1] - before
     if not tracing:
         tracemalloc.stop()
-    step = _quickest(lambda: model.loss_and_grads(tokens[:, :-1], tokens[:, 1:]))
-    return work, step, _quickest(lambda: optimizer.step(lr=0.0))
-
-
-def _quickest(work):
-    times = []
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+    steps = timeit.repeat(
+        lambda: model.loss_and_grads(tokens[:, :-1], tokens[:, 1:]), number=1, repeat=REPEATS
+    )
+    updates = timeit.repeat(lambda: optimizer.step(lr=0.0), number=1, repeat=REPEATS)
+    return work, min(steps), min(updates)
 
 
 def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
@@ -149,23 +133,21 @@ def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
     available   bytes of free memory, if known
     """
     total = sum(cost.bytes.values())
-    rows = [("parameters", f"{cost.parameters:,}")]
-    rows += [(f"memory: {kind}", size(count)) for kind, count in cost.bytes.items()]
     more = "more than " if cost.seconds is None else ""
     free = "" if available is None else f" of {size(available)} free"
-    rows.append(("memory in all", f"{more}{size(total)}{free}"))
-    rows.append(("arithmetic", f"{gflop(cost.flops)} a step"))
-    if cost.seconds is None:
-        rows.append(("time", "not measured: two blocks do not fit in the free memory"))
-    else:
-        rate = cost.flops / cost.seconds / 1e9
-        rows.append(
-            (
-                "time",
-                f"about {duration(cost.seconds)} a step ({rate:.0f} GFLOP/s), "
-                f"{duration(steps * cost.seconds)} for {steps:,} steps, without validation and samples",
-            )
+    seconds = "not measured: two blocks do not fit in the free memory"
+    if cost.seconds is not None:
+        seconds = (
+            f"about {duration(cost.seconds)} a step ({cost.flops / cost.seconds / 1e9:.0f} GFLOP/s), "
+            f"{duration(steps * cost.seconds)} for {steps:,} steps, without validation and samples"
         )
+    rows = [
+        ("parameters", f"{cost.parameters:,}"),
+        *((f"memory: {kind}", size(count)) for kind, count in cost.bytes.items()),
+        ("memory in all", f"{more}{size(total)}{free}"),
+        ("arithmetic", f"{gflop(cost.flops)} a step"),
+        ("time", seconds),
+    ]
     if available is not None and total > available:
         rows.append(("note", "this does not fit; smaller: --batch-size, --block-size, or a smaller model"))
     width = max(len(name) for name, _ in rows)

@@ -1,6 +1,6 @@
 """Choose the fastest way to train, by timing a few gradients in each way.
 
-    settings, model, notes, contender = choose(settings, config, make, spawn=True)
+    settings, model, notes = choose(settings, config, make, spawn=True)
 
 A way is a backward, a kind of --parallel and a number of workers. Ways sum in different orders, so a run's
 last digits depend on the choice: it is printed in one line and kept with the run's settings, and a run that
@@ -9,26 +9,27 @@ is resumed, or names its way, is reproduced to the last bit.
 Measuring may take at most MAX_MEASURING_SHARE of the run's time; if it would take more, the first way is
 used unmeasured. A choice measured on an idle machine is cached for this machine.
 
-As many processes as shares give the same bits. So if shares were chosen, processes are tried in some of the
-run's own steps (gpt2.parallel.handover), which costs only their start.
+As many processes as shares give the same bits. So if shares were chosen, steps of both are compared, where
+the run is long enough for processes to be started for that.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt2.autodiff import Choices, get_threads
+from gpt2.errors import UserError
 from gpt2.machine import free_memory, watched
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks
-from gpt2.parallel.shares import BatchShares
-from gpt2.train.build import model_options
+from gpt2.parallel.group import Group, WorkerError
+from gpt2.parallel.shares import Shares
+from gpt2.train.build import make_optimizer, model_options, start_exactly
 from gpt2.train.settings import FASTEST, Settings
 
 MAX_MEASURING_SHARE = 0.05  # of the run's time
@@ -36,6 +37,7 @@ ROUNDS = 3  # the ways take turns; the median counts
 MOST_ROUNDS = 15  # if ways are close and the budget allows it
 MARGIN = 0.97  # a later way must win by this much, so that the choice does not depend on noise
 START_S = 2.5  # for processes to start and compile
+STEPS = 4  # of shares and of processes, when they are compared
 DAYS = 30  # before a cached choice is measured again
 
 chosen = Choices("ways.json", None, days=DAYS)
@@ -88,65 +90,74 @@ def unmeasured(s: Settings) -> Settings:
     return ways(s, 1)[0].applied(s)
 
 
-class Contender:
-    """Processes in place of as many shares: whether a run tries them in its own steps, and the outcome."""
-
-    def __init__(self, s: Settings, shares: Way, key: tuple):
-        self.s, self.key = s, key
-        self.settings = shares._replace(parallel="processes").applied(s)
-        self.watch = ExitStack()
-        self.is_quiet = self.watch.enter_context(watched())
-
-    def is_worth(self, seconds: float) -> bool:
-        """Whether a run with steps of `seconds` by shares is long enough to start processes."""
-        self.watch.close()  # it would take our own processes for other programs
-        return MAX_MEASURING_SHARE * self.s.steps * seconds > START_S
-
-    def decided(self, parallel: str, seconds: Mapping[str, float]) -> None:
-        """Keep the decision for this machine, if both were timed."""
-        if len(seconds) == 2:
-            chosen.put(self.key, parallel, keep=self.is_quiet())
-
-
-class Choice(NamedTuple):
-    """A run's settings and model, notes to print, and processes that may be faster still."""
-
-    settings: Settings
-    model: GPT2
-    notes: list[str]
-    contender: Contender | None
-
-
-def choose(s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool) -> Choice:
-    """The settings with a way for FASTEST, and the model that make(settings) returned.
+def choose(
+    s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool
+) -> tuple[Settings, GPT2, list[str]]:
+    """The settings with a way for FASTEST, the model that make(settings) returned, and notes to print.
 
     spawn   whether processes may be started: without a main guard they would run the script again
     """
     if FASTEST not in (s.backward, s.parallel):
-        return Choice(s, make(s), [], None)
+        return s, make(s), []
     open_ways = ways(s, get_threads())
     key = key_of(s, config, open_ways)
     way = {str(way): way for way in open_ways}.get(chosen.get(key) or "") if len(open_ways) > 1 else None
-    known = way is not None
+    why = "the fastest way when it was last measured here"
     model = make((way or open_ways[0]).applied(s))
     if way is None:
-        trial = Trial(s, model, open_ways)
+        way, why = open_ways[0], "the run is too short to measure"
         with watched() as quiet:
-            way = trial.run()
-        if len(trial.times) > 1:
+            times = time_ways(s, model, open_ways)
+        if times:
+            for other, seconds in times.items():
+                way = other if seconds < MARGIN * times[way] else way
             chosen.put(key, str(way), keep=quiet())
+            seconds, second = min((seconds, other) for other, seconds in times.items() if other != way)
+            why = (
+                f"the fastest of {len(times)} ways here, {1e3 * times[way]:.0f} ms a gradient "
+                f"(next {second} {1e3 * seconds:.0f} ms)"
+            )
+        elif len(open_ways) == 1:
+            why = "the only possible way"
         if way.backward != model.spec:
             model = make(way.applied(s))
-    contender = None
+    notes = [f"{way}: {why}"]
     if spawn and s.parallel == FASTEST and way.parallel == "shares":
-        by_processes = way._replace(parallel="processes")
-        faster = chosen.get((*key, "processes"))
-        if faster == "processes":
-            way, known = by_processes, True
-        elif faster is None and fits(model, by_processes):
-            contender = Contender(s, way, (*key, "processes"))
-    note = f"{way}: the fastest way when it was last measured here" if known else trial.summary(way)
-    return Choice(way.applied(s), model, [note], contender)
+        way = shares_or_processes(s, model, way, (*key, "processes"), notes)
+    return way.applied(s), model, notes
+
+
+def shares_or_processes(s: Settings, model: GPT2, way: Way, key: tuple, notes: list[str]) -> Way:
+    """A way with shares, or with as many processes, if their steps take less time here. Adds a note.
+
+    key   of the cached choice
+    """
+    by_processes = way._replace(parallel="processes")
+    applied = by_processes.applied(s)
+    known, budget = chosen.get(key), MAX_MEASURING_SHARE * s.steps  # in steps
+    if known is not None or budget < 2 * STEPS or not fits(model, by_processes):
+        return by_processes if known == "processes" else way
+    batches = s.batch_size, s.block_size, s.accumulate
+    copy = model.twin()  # has the compiled programs
+    copy.use(model.flat_params.copy(), copy.flat_grads)
+    with watched() as quiet:  # it would take our own processes for other programs
+        shares = auto.step_seconds(Shares(copy, make_optimizer(copy, s), way.workers), *batches)
+    if budget * shares < START_S + 2 * STEPS * shares:
+        return way
+    other = GPT2(model.config, seed=None, **model_options(applied))
+    try:
+        team = start_exactly(way.workers, applied, other, make_optimizer(other, s), Group())
+        with team:
+            processes = auto.step_seconds(team, *batches)
+    except (UserError, WorkerError):  # too little memory, too few open files
+        return way
+    best = by_processes if processes < MARGIN * shares else way
+    chosen.put(key, best.parallel, keep=quiet())
+    n, kind = way.workers, best.parallel
+    notes.append(
+        f"{n} shares: {1e3 * shares:.0f} ms a step, {n} processes: {1e3 * processes:.0f} ms; taking {kind}"
+    )
+    return best
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
@@ -157,84 +168,57 @@ def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
     return *dataclasses.astuple(config), *batch, *engine, *open_ways, *tuned
 
 
-class Trial:
-    """Times gradients of the run's model on random tokens, in several ways. Changes no parameters.
+def time_ways(s: Settings, model: GPT2, open_ways: list[Way]) -> dict[Way, float]:
+    """Way -> seconds of a gradient of the run's model on random tokens, the median. Changes no parameters.
 
-    times   way -> seconds of one gradient, the median
-    spent   seconds
+    Ways that would cost too much to try are left out, and all of them if the run is too short to measure.
     """
+    first, *others = open_ways
+    gradients = s.steps * s.accumulate
+    if not others or MAX_MEASURING_SHARE * gradients < 2 * (1 + ROUNDS):  # even without compiling
+        return {}
+    runners = {first: runner(s, model, first)}
+    compiling = timed(runners[first])
+    step = timed(runners[first])
+    budget = MAX_MEASURING_SHARE * gradients * step
+    spent = (1 + ROUNDS) * step  # compiling is needed anyway
+    for way in others:
+        if spent + compiling + (1 + ROUNDS) * step > budget or not fits(model, way):
+            continue
+        began = time.perf_counter()
+        runners[way] = runner(s, model, way)
+        timed(runners[way])
+        spent += time.perf_counter() - began + ROUNDS * step
+    return in_turns(runners, budget - spent) if len(runners) > 1 else {}
 
-    def __init__(self, s: Settings, model: GPT2, open_ways: list[Way]):
-        self.s, self.model, self.ways = s, model, open_ways
-        shape = (2, s.batch_size, s.block_size)
-        self.batch = tuple(np.random.default_rng(0).integers(0, model.config.vocab_size, shape, np.int32))
-        self.times: dict[Way, float] = {}
-        self.spent = 0.0
 
-    def run(self) -> Way:
-        """The fastest way. Ways that would cost too much to try are skipped."""
-        first, *others = self.ways
-        gradients = self.s.steps * self.s.accumulate
-        # the run is too short to measure, even without compiling
-        if not others or MAX_MEASURING_SHARE * gradients < 2 * (1 + ROUNDS):
-            return first
-        runners = {first: self.runner(first)}
-        compiling = timed(runners[first])
-        self.times[first] = step = timed(runners[first])
-        budget = MAX_MEASURING_SHARE * gradients * step
-        self.spent = (1 + ROUNDS) * step  # compiling is needed anyway
-        for way in others:
-            if self.spent + compiling + (1 + ROUNDS) * step > budget or not fits(self.model, way):
-                continue
-            began = time.perf_counter()
-            runners[way] = self.runner(way)
-            timed(runners[way])
-            self.spent += time.perf_counter() - began + ROUNDS * step
-        if len(runners) > 1:
-            self.rounds(runners, budget)
-        best = first
-        for way, seconds in self.times.items():
-            if seconds < MARGIN * self.times[best]:
-                best = way
-        return best
+def in_turns(runners: dict[Way, Callable[[], Any]], budget: float) -> dict[Way, float]:
+    """The ways timed in turns, with more rounds within the budget while the leader has lost one."""
+    samples: dict[Way, list[float]] = {way: [] for way in runners}
+    while True:
+        for way, take in runners.items():
+            samples[way].append(timed(take))
+        times = {way: float(np.median(seconds)) for way, seconds in samples.items()}
+        ahead, second, *_ = sorted(times, key=times.__getitem__)
+        budget -= sum(times.values()) if len(samples[ahead]) > ROUNDS else 0.0
+        is_clear = max(samples[ahead]) < MARGIN * times[second]
+        if len(samples[ahead]) >= ROUNDS and (is_clear or budget < sum(times.values())):
+            return times
+        if len(samples[ahead]) == MOST_ROUNDS:
+            return times
 
-    def rounds(self, runners: dict[Way, Callable[[], Any]], budget: float) -> None:
-        """Time the ways in turns, with more rounds within the budget while the leader has lost one."""
-        samples: dict[Way, list[float]] = {way: [] for way in runners}
-        for n in range(MOST_ROUNDS):
-            for way, take in runners.items():
-                samples[way].append(timed(take))
-            self.times |= {way: float(np.median(seconds)) for way, seconds in samples.items()}
-            if n + 1 >= ROUNDS:
-                (_, ahead), (second, _), *_ = sorted((seconds, way) for way, seconds in self.times.items())
-                another = sum(self.times[way] for way in runners)
-                if max(samples.get(ahead, [0.0])) < MARGIN * second or self.spent + another > budget:
-                    return
-                self.spent += another
 
-    def runner(self, way: Way) -> Callable[[], Any]:
-        """A function that computes a gradient, and its norm, in this way."""
-        model = self.model
-        if way.backward != model.spec:
-            model = GPT2(model.config, seed=None, **model_options(way.applied(self.s)))
-            model.use(self.model.flat_params, self.model.flat_grads)
-            model.freeze(self.model.frozen)
-        cut = BatchShares(model, way.workers)
-        return lambda: cut.gradient([self.batch])
-
-    def summary(self, best: Way) -> str:
-        """The choice as a line of text."""
-        if len(self.times) < 2:
-            alone = len(self.ways) == 1
-            return f"{best}: {'the only possible way' if alone else 'the run is too short to measure'}"
-        best_s, (second_s, second) = (
-            self.times[best],
-            min((s, way) for way, s in self.times.items() if way != best),
-        )
-        return (
-            f"{best}: the fastest of {len(self.times)} ways here, {1e3 * best_s:.0f} ms a gradient "
-            f"(next {second} {1e3 * second_s:.0f} ms)"
-        )
+def runner(s: Settings, model: GPT2, way: Way) -> Callable[[], Any]:
+    """A function that computes a gradient, and its norm, in this way."""
+    shape = (2, s.batch_size, s.block_size)
+    batch = tuple(np.random.default_rng(0).integers(0, model.config.vocab_size, shape, np.int32))
+    if way.backward != model.spec:
+        other = GPT2(model.config, seed=None, **model_options(way.applied(s)))
+        other.use(model.flat_params, model.flat_grads)
+        other.freeze(model.frozen)
+        model = other
+    team = Shares(model, None, way.workers)
+    return lambda: team.gradient([batch])
 
 
 def fits(model: GPT2, way: Way) -> bool:

@@ -11,6 +11,7 @@ so that a program can read its settings before NumPy starts its threads.
 
 import argparse
 import dataclasses
+import json
 import math
 import textwrap
 import tomllib
@@ -85,15 +86,10 @@ def parse(
 
     Raises UserError for unknown flags, and for values that are wrong or out of range.
     """
-    known = parser.parse_args(argv)
+    values = vars(parser.parse_args(argv))
     names = {field.name for field in dataclasses.fields(cls)}
-    given, other = {}, {}
-    for name, value in vars(known).items():
-        if name in names:
-            given[name] = convert(cls, name, value, flag(name))
-        else:
-            other[name] = value
-    return given, other
+    given = {name: convert(cls, name, v, flag(name)) for name, v in values.items() if name in names}
+    return given, {name: value for name, value in values.items() if name not in names}
 
 
 def read_toml(path: str | Path, cls: type) -> dict[str, Any]:
@@ -110,7 +106,12 @@ def read_toml(path: str | Path, cls: type) -> dict[str, Any]:
         raise UserError(f"{path}: not a TOML file: {str(error).splitlines()[0]}") from None
     names = [field.name for field in dataclasses.fields(cls)]
     given = {}
-    for name, value in _flattened(path, content):
+    entries: list[tuple[str, Any]] = []
+    for name, value in content.items():
+        entries += value.items() if isinstance(value, dict) else [(name, value)]
+    for name, value in entries:
+        if isinstance(value, dict):
+            raise UserError(f"{path}: table {name!r} inside a table; expected names and values")
         name = name.replace("-", "_")
         if name not in names:
             raise UserError(f"{path}: unknown setting {name!r}{nearest(name, names)}")
@@ -118,16 +119,6 @@ def read_toml(path: str | Path, cls: type) -> dict[str, Any]:
             raise UserError(f"{path}: {name} is set twice")
         given[name] = convert(cls, name, value, f"{path}: {name}")
     return given
-
-
-def _flattened(path, table, depth=0):
-    for name, value in table.items():
-        if isinstance(value, dict):
-            if depth:
-                raise UserError(f"{path}: table {name!r} inside a table; expected names and values")
-            yield from _flattened(path, value, depth + 1)
-        else:
-            yield name, value
 
 
 def convert(cls: type, name: str, value: Any, where: str) -> Any:
@@ -217,18 +208,7 @@ def to_toml(settings: Any) -> str:
         if field.metadata["group"] != group:
             group = field.metadata["group"]
             lines.append(f"\n[{group}]" if lines else f"[{group}]")
-        lines.append(f"{field.name} = {_toml_value(getattr(settings, field.name))}")
+        # JSON's numbers, words and escapes are TOML's, but that TOML escapes DEL
+        value = json.dumps(getattr(settings, field.name), ensure_ascii=False).replace("\x7f", "\\u007f")
+        lines.append(f"{field.name} = {value}")
     return "\n".join(lines) + "\n"
-
-
-def _toml_value(value):
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    escaped = "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in value)
-    return f'"{escaped}"'
-
-
-def _escape(c):
-    return f"\\{c}" if c in '"\\' else f"\\U{ord(c):08x}"

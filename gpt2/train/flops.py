@@ -19,7 +19,7 @@ from gpt2.model.forward import forward_pass
 
 def _recorded_flops(d, B, T):
     """From one sequence through one block and two: each further block adds as much as the second."""
-    counts = [_products(d.resized(replace(d.config, n_layer=n)), T) for n in (1, 2)]
+    counts = [_products(d.changed(replace(d.config, n_layer=n)), T) for n in (1, 2)]
     return B * round(counts[0] + (counts[1] - counts[0]) * (d.config.n_layer - 1))
 
 

@@ -1,6 +1,6 @@
 """Choose the kernels of OpenBLAS for a run's matrix products, before NumPy loads it.
 
-    kernels = Kernels.of(request, resumed)    which, and a line that says why
+    kernels = Kernels.of(request)    which, and a line that says why
     kernels.load()                            set OpenBLAS's environment variable
 
 OpenBLAS picks kernels by the family of the processor. They are not always the fastest: on Zen 4, which
@@ -22,15 +22,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from gpt2.autodiff import Choices, remember
 from gpt2.errors import UserError
 from gpt2.machine import available, watched
+from gpt2.model import RELEASED
 from gpt2.parallel.cores import launched_ranks, thread_variables, threads_each
 from gpt2.storage.download import cache_folder
 from gpt2.train.settings import FASTEST, OWN, PRESETS, Request, Settings
@@ -47,9 +48,6 @@ DAYS = 30
 GPT2_VOCABULARY = 50257
 WIDEST = 4096  # channels of models that are timed: the products of wider ones take gigabytes
 
-# Weights whose sizes are those of a preset
-RELEASED = tuple(name for name in PRESETS if name.startswith("gpt2"))
-
 chosen = Choices("kernels.json", (OWN, *OTHERS), days=DAYS)
 
 
@@ -64,15 +62,14 @@ class Kernels(NamedTuple):
     why: str = ""
 
     @classmethod
-    def of(cls, request: Request, resumed: Settings | None) -> "Kernels":
+    def of(cls, request: Request) -> "Kernels":
         """Those of a flag, the environment or the resumed run, else the fastest here."""
-        wanted = resumed.kernels if resumed else request.given.get("kernels", FASTEST)
-        kind = resumed.parallel if resumed else request.given.get("parallel", FASTEST)
+        wanted = request.setting("kernels")
         if wanted != FASTEST or os.environ.get(VARIABLE) or "numpy" in sys.modules:
             return cls(wanted)
-        if request.dry_run or kind == "mpi" or launched_ranks() > 1:
+        if request.dry_run or request.setting("parallel") == "mpi" or launched_ranks() > 1:
             return cls(OWN)
-        return fastest(asdict(resumed) if resumed else request.given)
+        return fastest(asdict(request.resumed) if request.resumed else request.given)
 
     def load(self) -> None:
         """Set OpenBLAS's variable, for this process and its children. Does nothing once NumPy is loaded: the
@@ -146,70 +143,63 @@ def measured(model: Mapping[str, Any], budget: float) -> dict[str, float] | None
     core, and the best time of each product counts, as other programs disturb either.
     """
     began = time.perf_counter()
+    seconds: dict[str, float] = {}
     with ExitStack() as stack:
-        timings = [stack.enter_context(Timing(name, model)) for name in (OWN, *OTHERS)]
+        timings = {name: stack.enter_context(timing(name, model)) for name in (OWN, *OTHERS)}
         cores = available() or [None]
         for n in range(1, ROUNDS + 1):
             first = time.perf_counter()
-            for timing in timings:
-                timing.round(cores[n % len(cores)])
-            own, *others = timings
-            now, limit = time.perf_counter(), budget * own.seconds
+            for name, time_products in timings.items():
+                seconds[name] = time_products(cores[n % len(cores)])
+            now, limit = time.perf_counter(), budget * seconds[OWN]
             if n < FEWEST_ROUNDS and now - began + (FEWEST_ROUNDS - n) * (now - first) > limit:
                 return None
-            if now - began + (now - first) > limit or not any(other.seconds for other in others):
+            if now - began + (now - first) > limit or not any(seconds[name] for name in OTHERS):
                 break
-    if not own.seconds:  # it has ended: out of memory, or killed after TIMEOUT_S
+    if not seconds[OWN]:  # it has ended: out of memory, or killed after TIMEOUT_S
         return None
-    return {other.name: other.seconds / own.seconds for other in others if other.seconds}
+    return {name: seconds[name] / seconds[OWN] for name in OTHERS if seconds[name]}
 
 
-class Timing:
-    """A process that times products with some kernels (gpt2.train.products), round by round.
+@contextmanager
+def timing(name: str, model: Mapping[str, Any]) -> Iterator[Callable[[int | None], float]]:
+    """A process that times products with some kernels (gpt2.train.products).
 
-    It ends with the block, after TIMEOUT_S seconds, or at once if OpenBLAS does not take these kernels.
+    Gives a function: it times each product once, on a core, and returns the sum of the best times of all so
+    far; 0 if the process has ended: after TIMEOUT_S seconds, or as OpenBLAS does not take these kernels.
     """
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        **thread_variables(1),
+        **({} if name == OWN else {VARIABLE: name}),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "gpt2.train.products", name, json.dumps(model)],
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    timeout = threading.Timer(TIMEOUT_S, process.kill)
+    timeout.start()
+    least: list[float] = []
 
-    def __init__(self, name: str, model: Mapping[str, Any]):
-        self.name = name
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **os.environ,
-            **thread_variables(1),
-            **({} if name == OWN else {VARIABLE: name}),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gpt2.train.products", name, json.dumps(model)],
-            env=environment,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        self.least: list[float] = []
-        self.timeout = threading.Timer(TIMEOUT_S, self.process.kill)
-
-    def __enter__(self) -> Self:
-        self.timeout.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.timeout.cancel()
-        self.process.kill()
-        self.process.communicate()
-
-    def round(self, core: int | None) -> None:
-        """Time each product once, on this core."""
+    def time_products(core: int | None) -> float:
         try:
-            self.process.stdin.write(f"{'' if core is None else core}\n")
-            self.process.stdin.flush()
-            now = [float(text) for text in self.process.stdout.readline().split()]
+            process.stdin.write(f"{'' if core is None else core}\n")
+            process.stdin.flush()
+            now = [float(text) for text in process.stdout.readline().split()]
         except (OSError, ValueError):
             now = []
-        self.least = [*map(min, self.least, now)] if self.least else now
+        least[:] = map(min, least, now) if least else now
+        return sum(least)
 
-    @property
-    def seconds(self) -> float:
-        """The sum of the best times of a gradient's products; 0 if the process has ended."""
-        return sum(self.least)
+    try:
+        yield time_products
+    finally:
+        timeout.cancel()
+        process.kill()
+        process.communicate()

@@ -9,6 +9,7 @@ formats are in gpt2/weights/llmc.py.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -22,21 +23,16 @@ SAMPLE_SEED = 1337
 # ---- Sampling --------------------------------------------------------------------------------------------
 
 
-class Coins:
-    """llm.c's random number generator for sampling: xorshift64* (Marsaglia 2003, Vigna 2016), 24 bits."""
-
-    def __init__(self, seed: int = SAMPLE_SEED) -> None:
-        self.state = seed
-
-    def next(self) -> float:
-        """A float32 number in [0, 1), as a float."""
-        mask = (1 << 64) - 1
-        x = self.state
-        x ^= x >> 12
-        x ^= (x << 25) & mask
-        x ^= x >> 27
-        self.state = x
-        return (((x * 0x2545F4914F6CDD1D) & mask) >> 32 >> 8) / 16777216.0
+def coins(state: int = SAMPLE_SEED) -> Iterator[float]:
+    """llm.c's random numbers for sampling, float32 numbers in [0, 1): xorshift64* (Marsaglia 2003, Vigna
+    2016), 24 bits.
+    """
+    mask = (1 << 64) - 1
+    while True:
+        state ^= state >> 12
+        state ^= (state << 25) & mask
+        state ^= state >> 27
+        yield (((state * 0x2545F4914F6CDD1D) & mask) >> 32 >> 8) / 16777216.0
 
 
 def choose(logits: np.ndarray, coin: float) -> int:
@@ -53,12 +49,9 @@ def generate(decoder: Decoder, start: int, count: int, earlier: int = 0) -> Iter
     decoder   a fresh gpt2.model.decoder.Decoder
     earlier   number of tokens drawn before in this run, whose random numbers are skipped
     """
-    coins = Coins()
-    for _ in range(earlier):
-        coins.next()
     token = start
-    for _ in range(count):
-        token = choose(decoder.read([[token]])[0, -1], coins.next())
+    for coin in islice(coins(), earlier, earlier + count):
+        token = choose(decoder.read([[token]])[0, -1], coin)
         yield token
 
 
@@ -72,42 +65,32 @@ def printable(token: bytes) -> bytes:
 # ---- Lines -----------------------------------------------------------------------------------------------
 
 
-def model_lines(config: GPT2Config) -> list[str]:
-    """The lines about a model that was read."""
-    Vp = padded(config.vocab_size)
-    parameters = config.num_parameters + (Vp - config.vocab_size) * config.n_embd
-    return [
-        "[GPT-2]",
-        f"max_seq_len: {config.block_size}",
-        f"vocab_size: {config.vocab_size}",
-        f"padded_vocab_size: {Vp}",
-        f"num_layers: {config.n_layer}",
-        f"num_heads: {config.n_head}",
-        f"channels: {config.n_embd}",
-        f"num_parameters: {parameters}",
-    ]
-
-
-def data_lines(train: np.ndarray, val: np.ndarray, B: int, T: int) -> list[str]:
-    """The lines about the two token arrays."""
-    return [
-        f"train dataset num_batches: {len(train) // (B * T)}",
-        f"val dataset num_batches: {len(val) // (B * T)}",
-    ]
-
-
-def activations_line(config: GPT2Config, B: int, T: int) -> str:
-    """The line at the first forward pass: the numbers in all activations together."""
-    L, C, NH, Vp = config.n_layer, config.n_embd, config.n_head, padded(config.vocab_size)
+def first_lines(config: GPT2Config, train: np.ndarray, val: np.ndarray, B: int, T: int) -> list[str]:
+    """The lines before the first step: about the model, the two token arrays and the activations."""
+    V, L, C, NH, Vp = (
+        config.vocab_size,
+        config.n_layer,
+        config.n_embd,
+        config.n_head,
+        padded(config.vocab_size),
+    )
     # A position of a block: ln1, atty, attproj, residual2, ln2, fcproj, residual3 have C numbers, qkv 3C, fch
     # and its gelu 4C; two layernorms a mean and an rstd; attention T before and T after the softmax, a head
     per_block = 18 * C + 4 + 2 * NH * T
     ends = 2 * C + 2 + 2 * Vp + 1  # encoded, lnf and its mean and rstd, logits, probs, the loss
-    return f"num_activations: {B * T * (L * per_block + ends)}"
-
-
-def val_line(loss: float) -> str:
-    return f"val loss {loss:.6f}"
+    return [
+        "[GPT-2]",
+        f"max_seq_len: {config.block_size}",
+        f"vocab_size: {V}",
+        f"padded_vocab_size: {Vp}",
+        f"num_layers: {L}",
+        f"num_heads: {NH}",
+        f"channels: {C}",
+        f"num_parameters: {config.num_parameters + (Vp - V) * C}",
+        f"train dataset num_batches: {len(train) // (B * T)}",
+        f"val dataset num_batches: {len(val) // (B * T)}",
+        f"num_activations: {B * T * (L * per_block + ends)}",
+    ]
 
 
 def step_line(step: int, loss: float, seconds: float) -> str:

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from gpt2.errors import UserError, counted
 from gpt2.train.reporters import Reporter
-from gpt2.train.run import Run
-from gpt2.train.step import Step
+from gpt2.train.run import Run, Step
 
 
 class Interrupts:
@@ -58,7 +57,11 @@ def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> 
             taken = taken and replace(taken, val_loss=loss)
             last = last or run.exhausted
         if taken is not None:
-            yield from _yield_step(run, taken)
+            try:
+                yield taken
+            except GeneratorExit:  # the caller leaves its `for` here
+                run.save()
+                raise
         # if one rank is to stop, all stop
         stop = run.team.group.highest(interrupts.received or 0.5 * run.stopping)  # signals have whole numbers
         if stop >= 1:
@@ -73,15 +76,6 @@ def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> 
         taken = take_step(run, reporter)
         if due(run.step, s.save_every) and run.step < s.steps:
             run.save()
-
-
-def _yield_step(run: Run, step: Step) -> Iterator[Step]:
-    """Yield the step; save the run if the caller leaves its `for` here."""
-    try:
-        yield step
-    except GeneratorExit:
-        run.save()
-        raise
 
 
 def due(step: int, every: int) -> bool:
@@ -99,8 +93,6 @@ def take_step(run: Run, reporter: Reporter) -> Step:
     epoch = run.epochs(run.step)
     step = Step(run.step, **metrics, seconds=seconds, rates=rates, spike_from=usual, epoch=epoch, run=run)
     reporter.step(step)
-    if decision := run.handed_over():
-        reporter.noted(run, decision)
     if usual is not None:
         metrics["spike_from"] = usual
     run.record(

@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,20 +56,18 @@ def exercise() -> None:
                 np.matmul(left, right)
 
 
-@dataclass
 class Product:
-    """A layer's three products with a weight (N, K), of M rows, and memory for their results.
+    """A layer's three products with a weight (N, K), of M rows.
 
     times   how often they occur in the model, scaled if they were cut
     """
 
-    inp: np.ndarray
-    weight: np.ndarray
-    dout: np.ndarray
-    out: np.ndarray
-    dinp: np.ndarray
-    dweight: np.ndarray
-    times: float
+    def __init__(self, shape: tuple[int, int, int], dtype: str, times: float):
+        (M, N, K), rng = shape, np.random.default_rng(0)
+        self.times, shapes = times, ((M, K), (N, K), (M, N))
+        arrays = [rng.standard_normal(shape, np.float32).astype(dtype) for shape in shapes]
+        self.inp, self.weight, self.dout = arrays
+        self.dinp, self.dweight, self.out = map(np.zeros_like, arrays)
 
     def seconds(self) -> float:
         """Seconds of all three."""
@@ -83,22 +80,13 @@ class Product:
 
 def products(s: Settings) -> Iterator[Product]:
     """The products of GPT-2 with these settings."""
-    rng, C, L = np.random.default_rng(0), s.n_embd, s.n_layer
+    C, L, V = s.n_embd, s.n_layer, approximate_vocabulary(s.tokenizer)
     F = s.n_inner or 4 * C
     rows = s.batch_size * s.block_size
     M = min(rows, MOST_ROWS)
-    for OC, K, count in (
-        (3 * C, C, L),
-        (C, C, L),
-        (F, C, L),
-        (C, F, L),
-        (approximate_vocabulary(s.tokenizer), C, 1),
-    ):
+    for OC, K, count in ((3 * C, C, L), (C, C, L), (F, C, L), (C, F, L), (V, C, 1)):
         N = min(OC, max(MOST_OUT, 4 * C))
-        shapes = ((M, K), (N, K), (M, N))
-        inp, weight, dout = (rng.standard_normal(shape, np.float32).astype(s.dtype) for shape in shapes)
-        results = np.zeros_like(dout), np.zeros_like(inp), np.zeros_like(weight)
-        yield Product(inp, weight, dout, *results, count * (OC / N) * (rows / M))
+        yield Product((M, N, K), s.dtype, count * (OC / N) * (rows / M))
 
 
 if __name__ == "__main__":

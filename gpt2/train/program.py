@@ -18,7 +18,7 @@ from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thre
 from gpt2.parallel.interrupts import default_sigint, die_of_interrupt
 from gpt2.storage import runs
 from gpt2.train.kernels import Kernels
-from gpt2.train.settings import FASTEST, Request, Settings, check_effect, read_settings, resumed_settings
+from gpt2.train.settings import Request, check_effect, read_settings, resumed_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,11 +52,11 @@ def guarded(argv: Sequence[str], out: Output) -> int:
     """Run the program, and report errors that the user can correct in one line."""
     prints = launched_rank() == 0  # only rank 0 of an MPI job prints
     try:
-        request, resumed = read(argv)
-        in_job = (resumed.parallel if resumed else request.given.get("parallel")) == "mpi"
+        request = read(argv)
+        in_job = request.setting("parallel") == "mpi"
         prints = prints or not in_job
         with default_sigint() if in_job else nullcontext():
-            return program(request, resumed, out)
+            return program(request, out)
     except UserError as error:
         if prints:
             print_error(error.as_flag)
@@ -82,35 +82,30 @@ def guarded(argv: Sequence[str], out: Output) -> int:
         return 2
 
 
-def read(argv: Sequence[str]) -> tuple[Request, Settings | None]:
-    """Read the command line: the Request, and the settings of the run to resume, or None for a new one."""
+def read(argv: Sequence[str]) -> Request:
+    """Read the command line, and the settings of the run to resume."""
     request = read_settings(argv)
-    given, resumed = request.given, None
     if request.resume is not None:
-        out = given.get("out", request.resume)
+        out = request.given.get("out", request.resume)
         if request.resume and out != request.resume:
             raise UserError(f"--out {out}: a resumed run stays in its folder, {request.resume}")
-        resumed = resumed_settings(runs.existing(request.resume or given.get("out")), given)
-    check_effect(request, resumed)
-    return request, resumed
+        resumed = resumed_settings(runs.existing(out), request.given)
+        request = request._replace(resumed=resumed)
+    check_effect(request)
+    return request
 
 
-def program(request: Request, resumed: Settings | None, out: Output) -> int:
+def program(request: Request, out: Output) -> int:
     """Set the threads and the kernels of BLAS, and hand over to gpt2.train.console."""
-    if resumed is None:
-        limit_threads(threads_here(request.given.get("threads", 0), request.given.get("parallel", FASTEST)))
-    else:
-        limit_threads(threads_here(resumed.threads, resumed.parallel))
-    kernels = Kernels.of(request, resumed)
+    threads = request.setting("threads")
+    if request.setting("parallel") == "mpi":  # divided among the ranks of the machine
+        threads = threads_each(local_ranks(), threads)
+    limit_threads(threads)
+    kernels = Kernels.of(request)
     kernels.load()
     from gpt2.train import console  # imports NumPy, which reads the number of its threads
 
-    return console.run(request, resumed, kernels, out)
-
-
-def threads_here(threads: int, kind: str) -> int:
-    """Threads of this process: --threads, divided among the MPI ranks of the machine."""
-    return threads_each(local_ranks(), threads) if kind == "mpi" else threads
+    return console.run(request, kernels, out)
 
 
 def limit_threads(threads: int) -> None:

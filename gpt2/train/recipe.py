@@ -3,14 +3,15 @@
 import dataclasses
 from typing import Any
 
+from gpt2.backward import default_for
 from gpt2.data import corpora
-from gpt2.errors import OptionError, UserError, suggestion
+from gpt2.errors import UserError, suggestion
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
-from gpt2.model.gpt2 import default_backward
 from gpt2.model.own import OwnFile
+from gpt2.train.build import model_config
 from gpt2.train.flags import as_typed
-from gpt2.train.settings import PRESETS, Settings
+from gpt2.train.settings import AS_IN_CONFIG, PRESETS, Settings
 from gpt2.weights import pretrained
 
 
@@ -48,18 +49,14 @@ def new_settings(given: dict[str, Any]) -> Settings:
     if settings.init:
         settings = of_weights(settings, weights_config(settings), given)
     if settings.layers and not {"backward"} & {*given, *PRESETS[preset]}:
-        settings = dataclasses.replace(settings, backward=backward_for(settings))
+        # manual, except for the layers that have none; the vocabulary is not known, and makes no difference
+        d = Description(model_config(settings, 256), settings.layers, train=settings.tuning)
+        settings = dataclasses.replace(settings, backward=default_for(d.written))
     return settings
 
 
 # For a run without flags on Python's library source, in bytes: the preset's steps give gibberish
-ON_STDLIB = {
-    "steps": 1500,
-    "eval_every": 300,
-    "save_every": 300,
-    "log_every": 50,
-    "sample_tokens": 300,
-}
+ON_STDLIB = dict(steps=1500, eval_every=300, save_every=300, log_every=50, sample_tokens=300)
 
 
 def with_corpus(s: Settings, given: dict[str, Any]) -> tuple[Settings, list[str]]:
@@ -77,16 +74,6 @@ def with_corpus(s: Settings, given: dict[str, Any]) -> tuple[Settings, list[str]
     return s, notes
 
 
-def backward_for(s: Settings) -> str:
-    """The default backward of a run with own layers: manual, except for the layers that have none."""
-    # the vocabulary is not known yet, and makes no difference
-    config = GPT2Config(256, s.context or s.block_size, s.n_layer, s.n_head, s.n_embd, s.dtype, **s.variant)
-    try:
-        return default_backward(Description(config, s.layers, train=s.tuning))
-    except OptionError as error:
-        raise UserError(error.as_flag) from None
-
-
 def weights_config(s: Settings) -> GPT2Config:
     """The GPT2Config of the weights of --init; those of a released model need not be downloaded."""
     return pretrained.find_config(s.init, s.dtype, OwnFile.at(s.layers) if s.layers else None)
@@ -95,17 +82,11 @@ def weights_config(s: Settings) -> GPT2Config:
 def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settings:
     """The settings with the shape of the weights of --init."""
     shape: dict[str, Any] = {
-        "n_layer": config.n_layer,
-        "n_head": config.n_head,
-        "n_embd": config.n_embd,
+        **{name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", *AS_IN_CONFIG)},
         "context": config.block_size,
         "n_inner": config.n_inner or 0,
         "activation": config.activation_function,
-        "bias": config.bias,
         "untied": not config.tie_word_embeddings,
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "scale_attn_weights": config.scale_attn_weights,
-        "scale_attn_by_inverse_layer_idx": config.scale_attn_by_inverse_layer_idx,
     }
     for name, value in shape.items():
         unset = name in ("context", "n_inner") and given.get(name) == 0

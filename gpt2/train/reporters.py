@@ -4,6 +4,7 @@ The loop calls a Reporter for each event. The base class prints nothing, for use
 """
 
 import sys
+from collections import deque
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -19,9 +20,7 @@ from gpt2.storage import curve, metrics, runs
 from gpt2.train import llmc
 from gpt2.train.flags import essence
 from gpt2.train.flops import Peak, gflop, training_flops
-from gpt2.train.run import Run
-from gpt2.train.settings import Settings
-from gpt2.train.step import AVERAGED, Clock, Rates, Step
+from gpt2.train.run import Rates, Run, Step
 
 # The settings that a run prints first, and those that it leaves out
 MAIN = "preset data tokenizer n_layer n_head n_embd batch_size block_size steps lr backward parallel".split()
@@ -44,18 +43,21 @@ class Reporter:
         step 3 of 3
     """
 
-    recent = AVERAGED
+    recent = 20
     sample_at_end = True
 
     def begin(self, run: Run) -> None:
         """The run is about to take its first step, or the first since it was resumed."""
         s = run.settings
         self.flops = training_flops(run.model.description, s.batch_size, s.block_size) * s.accumulate
-        self.clock = Clock(s.batch_size * s.block_size * s.accumulate, self.flops, self.recent)
+        self.tokens = s.batch_size * s.block_size * s.accumulate  # in one step, as are flops
+        self.seconds: deque[float] = deque(maxlen=self.recent)
 
     def rates(self, seconds: float) -> Rates:
-        """The rates after a step of `seconds`."""
-        return self.clock.rates(seconds)
+        """The rates after one more step of `seconds`."""
+        self.seconds.append(seconds)
+        steps = len(self.seconds) / sum(self.seconds)
+        return Rates(steps, steps * self.tokens, steps * self.flops)
 
     def step(self, step: Step) -> None:
         """A step was taken."""
@@ -156,41 +158,45 @@ def curve_line(read: metrics.Metrics) -> str:
     return picture and f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}"
 
 
-class Progress:
-    """Shows steps as they are done.
+class Own(Reporter):
+    """This project's log format, on standard output: steps as a progress bar in a terminal, else as lines.
 
-    steps, start   the last step of the run, and the number already done
-    every          steps between plain lines without a terminal
-    peak           of the machine, for the share shown
+    peak   what this machine can do, as gpt2.train.flops measures it
     """
 
-    def __init__(self, steps: int, start: int, *, every: int, peak: Peak):
-        self.steps, self.every, self.peak = steps, every, peak
+    def __init__(self, peak: Peak):
+        self.peak = peak
         self.unclear = False
-        self.bar = None
+        self.bar: Any = None
+
+    def begin(self, run: Run) -> None:
+        super().begin(run)
+        _describe(run, self.flops, self.peak, sys.stdout)
         if sys.stdout.isatty():
             self.bar = tqdm(
-                total=steps,
-                initial=start,
+                total=run.settings.steps,
+                initial=run.step,
                 file=sys.stdout,
                 dynamic_ncols=True,
                 leave=False,
                 bar_format="{n_fmt}/{total_fmt} {bar:10} {desc} {remaining} left",
             )
 
-    def step(self, step: int, loss: float, rates: Rates, epoch: float = 0.0) -> None:
-        """Show step number `step`; and `epoch`, once the text has been read once."""
-        speed = f"{rates.flops / 1e9:.{1 if rates.flops < 1e11 else 0}f}"
-        passes = f"epoch {epoch:.2f}  " if epoch >= 1 else ""
-        text = f"{passes}loss {loss:.4f}  {rates.tokens:,.0f} tok/s  {speed} GFLOP/s{self.share(rates.flops)}"
+    def step(self, step: Step) -> None:
+        s, rates = step.run.settings, step.rates
+        speed = f"{rates.flops / 1e9:.{1 if rates.flops < 1e11 else 0}f} GFLOP/s{self.share(rates.flops)}"
+        passes = f"epoch {step.epoch:.2f}  " if step.epoch >= 1 else ""  # once the text has been read once
+        text = f"{passes}loss {step.loss:.4f}  {rates.tokens:,.0f} tok/s  {speed}"
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)
             self.bar.update(1)
-        elif step % self.every == 0 or step == self.steps or step == 1:
-            left = tqdm.format_interval((self.steps - step) / rates.steps)
-            print(
-                f"step {step:>{len(str(self.steps))}}/{self.steps}  {text}  {left} left",
-                flush=True,
+        elif step.number % s.log_every == 0 or step.number in (1, s.steps):
+            left = tqdm.format_interval((s.steps - step.number) / rates.steps)
+            _line(f"step {step.number:>{len(str(s.steps))}}/{s.steps}  {text}  {left} left")
+        if step.spike_from is not None:
+            self.line(
+                f"step {step.number}: the loss jumped to {step.loss:.4f}, from {step.spike_from:.4f} "
+                f"in the steps before; gradient norm {step.grad_norm:.3g}"
             )
 
     def share(self, flops: float) -> str:
@@ -200,57 +206,23 @@ class Progress:
         self.unclear = self.unclear or share is None
         return "" if self.unclear else f" ({share} of peak)"
 
-    def line(self, text: str = "") -> None:
+    def line(self, text: str) -> None:
         """Print a line, above the progress bar if there is one."""
         if self.bar is not None:
             self.bar.write(text, file=sys.stdout)
         else:
-            print(text, flush=True)
-
-    def close(self) -> None:
-        """Remove the progress bar."""
-        if self.bar is not None:
-            self.bar.close()
-
-
-class Own(Reporter):
-    """This project's log format, on standard output.
-
-    peak   what this machine can do, as gpt2.train.flops measures it
-    """
-
-    def __init__(self, peak: Peak):
-        self.peak = peak
-        self.progress: Progress | None = None
-
-    def begin(self, run: Run) -> None:
-        super().begin(run)
-        _describe(run, self.flops, self.peak, sys.stdout)
-        s = run.settings
-        self.progress = Progress(s.steps, run.step, every=s.log_every, peak=self.peak)
-
-    def step(self, step: Step) -> None:
-        self.progress.step(step.number, step.loss, step.rates, step.epoch)
-        if step.spike_from is not None:
-            self.progress.line(
-                f"step {step.number}: the loss jumped to {step.loss:.4f}, from {step.spike_from:.4f} "
-                f"in the steps before; gradient norm {step.grad_norm:.3g}"
-            )
+            _line(text)
 
     def noted(self, run: Run, text: str) -> None:
-        self.progress.line(f"step {run.step}: {text}")
+        self.line(f"step {run.step}: {text}")
 
     def validated(self, run: Run, loss: float, best: bool) -> None:
-        self.progress.line(
-            f"step {run.step}: validation loss {loss:.4f}" + (", the best so far" if best else "")
-        )
+        self.line(f"step {run.step}: validation loss {loss:.4f}" + (", the best so far" if best else ""))
 
     def sampled(self, run: Run, text: str, last: bool) -> None:
-        self.progress.line(
-            "---- sample " + "-" * 48 if last else f"---- sample at step {run.step} " + "-" * 40
-        )
-        self.progress.line(_whole_lines(text))
-        self.progress.line("-" * 60)
+        self.line("---- sample " + "-" * 48 if last else f"---- sample at step {run.step} " + "-" * 40)
+        self.line(_whole_lines(text))
+        self.line("-" * 60)
 
     def end(self, run: Run) -> None:
         """Print the folder, and commands to try next."""
@@ -271,12 +243,19 @@ class Own(Reporter):
         with_prompt = " --chat" if chat else f' --prompt "{prompt}"' if prompt else ""
         print("more text:", typed(f"gpt2 sample --run {folder}{with_prompt}"))
         print("train on: ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
-        about, command = _next(s)
+        if s.preset == "shakespeare" and s.data == "tinyshakespeare":
+            about, command = "letter by letter", typed("gpt2 train --preset shakespeare-char-cpu")
+        elif s.data in corpora.NAMED:
+            about, command = "your own text", typed("gpt2 train --data path/to/file.txt")
+        else:
+            layers = f" --layers {quoted(s.layers)}" if s.layers else ""
+            about = "the gradients that trained it, by hand and derived"
+            command = typed(f"gpt2 explain all{layers}")
         print(f"try next, {about}: {command}")
 
     def close(self) -> None:
-        if self.progress is not None:
-            self.progress.close()
+        if self.bar is not None:
+            self.bar.close()
 
 
 def _whole_lines(text: str) -> str:
@@ -300,12 +279,8 @@ class LlmC(Reporter):
     def begin(self, run: Run) -> None:
         super().begin(run)
         _describe(run, self.flops, self.peak, sys.stderr)
-        s, config = run.settings, run.model.config
-        for line in (
-            *llmc.model_lines(config),
-            *llmc.data_lines(run.train, run.val, s.batch_size, s.block_size),
-            llmc.activations_line(config, s.batch_size, s.block_size),
-        ):
+        s = run.settings
+        for line in llmc.first_lines(run.model.config, run.train, run.val, s.batch_size, s.block_size):
             _line(line)
 
     def step(self, step: Step) -> None:
@@ -317,7 +292,7 @@ class LlmC(Reporter):
     def validated(self, run: Run, loss: float, best: bool) -> None:
         every = run.settings.eval_every
         if every and run.step % every == 0:
-            _line(llmc.val_line(loss))
+            _line(f"val loss {loss:.6f}")
         else:  # llm.c has no validation after the last step
             print(f"validation after the last step: {loss:.6f}", file=sys.stderr)
 
@@ -341,16 +316,6 @@ REPORTERS = {"own": Own, "llm.c": LlmC}  # by --lines
 
 def _line(text):
     print(text, flush=True)
-
-
-def _next(s: Settings) -> tuple[str, str]:
-    """A suggestion after a run with these settings: what it is, and the command."""
-    if s.preset == "shakespeare" and s.data == "tinyshakespeare":
-        return "letter by letter", typed("gpt2 train --preset shakespeare-char-cpu")
-    if s.data in corpora.NAMED:
-        return "your own text", typed("gpt2 train --data path/to/file.txt")
-    layers = f" --layers {quoted(s.layers)}" if s.layers else ""
-    return "the gradients that trained it, by hand and derived", typed(f"gpt2 explain all{layers}")
 
 
 def _print_if_encodable(line: str) -> None:

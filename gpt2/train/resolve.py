@@ -1,16 +1,13 @@
 """Resolve the settings of a run: replace `auto` and `fastest`, load weights, build model and team.
 
-Relative paths become absolute. gpt2.train.run.Run keeps the result unchanged.
+Relative paths become absolute. The Run keeps the result unchanged.
 """
 
 import functools
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from gpt2 import parallel
 from gpt2.autodiff import blas_kernels
@@ -24,59 +21,26 @@ from gpt2.errors import UserError
 from gpt2.model.config import GPT2Config
 from gpt2.model.decoder import slowness, unread
 from gpt2.model.description import Description
-from gpt2.model.gpt2 import GPT2
-from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.parallel.cores import ranks_from_env
-from gpt2.parallel.handover import Handover
-from gpt2.parallel.processes import Processes
-from gpt2.parallel.team import Team
 from gpt2.storage import runs
 from gpt2.train import fastest
 from gpt2.train.build import (
-    errors_as_flags,
     make_model,
     make_optimizer,
     model_config,
-    start_exactly,
     start_team,
 )
 from gpt2.train.cost import check_memory
 from gpt2.train.kernels import VARIABLE
+from gpt2.train.run import Run
 from gpt2.train.settings import FASTEST, OWN, Settings
 from gpt2.weights import checkpoint, pretrained
 from gpt2.weights.pretrained import Pretrained
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """The resolved settings of a run, and the objects built from them.
-
-    settings    as saved with the run, without `auto` and `fastest`
-    tokenizer   of its text
-    train, val  the tokens of the two parts, (count,) integers
-    model, optimizer, team
-    origin      the note about frozen base weights in a lasting file, which checkpoints need not hold; or None
-    notes       the decisions, one line each
-    fingerprint   a function that returns the fingerprint of the encoded corpus; computed on the first call
-    """
-
-    settings: Settings
-    tokenizer: Tokenizer
-    train: np.ndarray
-    val: np.ndarray
-    model: GPT2
-    optimizer: AdamW
-    team: Team | Processes | Handover
-    origin: dict[str, str] | None
-    notes: list[str]
-    fingerprint: Callable[[], dict[str, int]]
-
-
-def resolve(
-    settings: Settings, group: Any = None, folder: Path | None = None, spawn: bool = False
-) -> Resolved:
-    """Resolve these settings on this machine.
+def resolve(settings: Settings, group: Any = None, folder: Path | None = None, spawn: bool = False) -> Run:
+    """The Run of these settings, resolved on this machine, before its first step.
 
     group   the MPI processes, from gpt2.parallel.join
     folder  of a resumed run, whose weights are in its checkpoint rather than --init
@@ -90,15 +54,16 @@ def resolve(
     prepared = prepare(s, start_tokenizer(s, start, folder), resumed=folder is not None)
     tokenizer = prepared.tokenizer
     s = replace(
-        with_adapter(s, start), tokenizer=_recorded(s, tokenizer), data=prepared.corpus, **prepared.options
+        with_adapter(s, start),
+        tokenizer=tokenizer.name if s.init or is_name(s.tokenizer) else os.path.abspath(s.tokenizer),
+        data=prepared.corpus,
+        **prepared.options,
     )
     train, val = prepared.read(s.pack)
     config = model_config(s, tokenizer.vocab_size)
     check_fits(s, config)
     rows = check_parts(s, train, val, config.vocab_size if prepared.elsewhere else 0)
-    s, model, choice, contender = fastest.choose(
-        s, config, lambda s: make_model(config, s, start, base), spawn
-    )
+    s, model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start, base), spawn)
     d = model.description
     model.use_tokenizer(lambda: tokenizer)
     if d.file is not None:
@@ -111,14 +76,6 @@ def resolve(
         if group.highest(mine) != -group.highest(-mine):
             raise UserError("--parallel mpi: the processes read different data; all need the same files")
     team, team_notes = start_team(s, model, optimizer, group, start)
-    if contender is not None:
-        shares = team
-        team = Handover(
-            shares,
-            lambda: start_exactly(shares.size, contender.settings, model, optimizer, group),
-            contender.is_worth,
-            contender.decided,
-        )
     if s.parallel in ("shares", "processes"):  # another number of workers would sum in another order
         s = replace(s, workers=str(team.size))
     slow = [slowness(layers)] if s.sample_tokens and (layers := unread(d)) else []
@@ -126,21 +83,35 @@ def resolve(
     if start is not None and start.lasting() and not d.trained.everything:
         origin = start.origin()
     notes = [*prepared.notes, *rows, *choice, *team_notes, *slow]
-    return Resolved(s, tokenizer, train, val, model, optimizer, team, origin, notes, cached_fingerprint)
+    return Run(s, tokenizer, train, val, model, optimizer, team, origin, notes, cached_fingerprint)
 
 
 def weights(
     s: Settings, own: OwnFile | None, folder: Path | None
 ) -> tuple[Pretrained | None, Pretrained | None]:
-    """(weights of --init, for a new run; frozen base weights of a resumed run), or None for each.
+    """(weights of --init, for a new run; frozen base weights of a resumed run whose checkpoints do not hold
+    them), or None for each.
 
     Raises UserError if the run in `folder` began with another file of layers than `own`.
     """
     if folder is None:
         return pretrained.find(s.init, s.dtype, offered=own) if s.init else None, None
-    if own is not None:
-        check_same_file(folder / runs.LAST, s.layers, own)
-    return None, base_of_run(folder, s, own)
+    path = folder / runs.LAST
+    state = checkpoint.load_state(path) if path.exists() else {}
+    file = _part(_part(state, "own"), "file")
+    if own is not None and isinstance(file, dict) and file.get("sha256") != own.sha256:
+        raise UserError(f"{path}: made with the layers of {file.get('path')}, and {s.layers} holds others")
+    if _part(state, "base") is None:
+        return None, None
+    before = _part(_part(state, "settings"), "init")
+    return None, pretrained.base_of(
+        path, state, s.dtype, moved=s.init if s.init != before else "", offered=own
+    )
+
+
+def _part(state, name):
+    """An entry of a state read from a file; None if there is none."""
+    return state.get(name) if isinstance(state, dict) else None
 
 
 def with_adapter(s: Settings, start: Pretrained | None) -> Settings:
@@ -195,11 +166,6 @@ def with_kernels(s: Settings) -> Settings:
     return s
 
 
-def _recorded(s, words):
-    """The setting `tokenizer` of a run: a name, or the absolute path that the user gave."""
-    return words.name if s.init or is_name(s.tokenizer) else os.path.abspath(s.tokenizer)
-
-
 def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) -> Tokenizer | None:
     """The Tokenizer of the weights of --init, or None if --tokenizer and the text decide.
 
@@ -222,10 +188,8 @@ def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) 
 
 def check_fits(s: Settings, config: GPT2Config) -> None:
     """Raise UserError if a step of these settings does not fit in memory."""
-    trained = 0  # own layers may have any number of them
-    if not s.layers:
-        with errors_as_flags(s):
-            trained = Description(config, train=s.tuning).trained.count
+    # own layers may have any number of parameters
+    trained = 0 if s.layers else Description(config, train=s.tuning).trained.count
     ranks, here = 0, s.batch_size
     if s.parallel == "mpi":
         ranks, in_all = ranks_from_env() or (0, 0)
@@ -233,38 +197,16 @@ def check_fits(s: Settings, config: GPT2Config) -> None:
     check_memory(config, here, s.block_size, trained, ranks)
 
 
-def check_same_file(path: Path, layers: str, now: OwnFile) -> None:
-    """Raise UserError if a resumed run gets another file of layers than it began with."""
-    own = _part(checkpoint.load_state(path), "own") if path.exists() else None
-    file = _part(own, "file")
-    if isinstance(file, dict) and file.get("sha256") != now.sha256:
-        raise UserError(f"{path}: made with the layers of {file.get('path')}, and {layers} holds others")
-
-
-def base_of_run(folder: Path, s: Settings, own: OwnFile | None) -> Pretrained | None:
-    """The frozen base weights of a run, if its checkpoints do not hold them."""
-    path = folder / runs.LAST
-    state = checkpoint.load_state(path) if path.exists() else {}
-    if not isinstance(state, dict) or "base" not in state:
-        return None
-    before = _part(_part(state, "settings"), "init")
-    return pretrained.base_of(path, state, s.dtype, moved=s.init if s.init != before else "", offered=own)
-
-
-def _part(state, name):
-    """An entry of a state read from a file; None if there is none."""
-    return state.get(name) if isinstance(state, dict) else None
-
-
-def texts(s: Settings) -> dict[str, Any]:
-    """The arguments of corpora.prepare besides corpus and tokenizer."""
-    return {"val_data": s.val_data, "val_fraction": s.val_fraction, "template": s.template}
-
-
 def prepare(s: Settings, words: Any, resumed: bool) -> corpora.Prepared:
     """The corpus of these settings, encoded. That of a resumed run may have moved."""
     try:
-        return corpora.prepare(s.data, words or s.tokenizer, **texts(s))
+        return corpora.prepare(
+            s.data,
+            words or s.tokenizer,
+            val_data=s.val_data,
+            val_fraction=s.val_fraction,
+            template=s.template,
+        )
     except UserError as error:
         if resumed and Path(s.data).is_absolute() and not Path(s.data).exists():
             raise UserError(f"{error.as_flag}; if it was moved, name where it is now with --data") from None

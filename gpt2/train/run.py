@@ -1,4 +1,4 @@
-"""Run: a training run in its folder, its steps and its files."""
+"""Run: a training run in its folder, its steps and its files; Step: the figures of a step."""
 
 import dataclasses
 import html
@@ -9,27 +9,33 @@ import re
 import statistics
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from gpt2.data.conversations import Examples
 from gpt2.data.orders import ORDERS
+from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
 from gpt2.model.decoder import SlowGeneration
 from gpt2.model.description import described
-from gpt2.model.optimizer import cosine_lr
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.optimizer import AdamW, cosine_lr
 from gpt2.model.parameters import unflatten
-from gpt2.parallel.handover import Handover
 from gpt2.parallel.split import counted
+from gpt2.parallel.team import Team
 from gpt2.sampling import generate
 from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock
 from gpt2.train.flags import to_toml
-from gpt2.train.resolve import Resolved
+from gpt2.train.settings import Settings
 from gpt2.weights import checkpoint
 
 RECENT = 32  # losses that a new one is compared with
@@ -78,12 +84,16 @@ class Spikes:
         self.above = above
 
 
+@dataclass(eq=False, repr=False)
 class Run:
-    """A run in its folder: the model and everything that changes as it is trained.
+    """A run in its folder, as resolve() makes it: the model and everything that changes as it is trained.
 
-    settings         Settings, as saved with the run
+    settings         Settings, as saved with the run, without `auto` and `fastest`
     model, optimizer, tokenizer   gpt2.GPT2, gpt2.AdamW, and the Tokenizer of its text
     train, val       the tokens of the two parts, (count,) integers
+    origin           the note about frozen base weights in a lasting file, which checkpoints need not hold
+    notes            the decisions, one line each
+    fingerprint      a function that returns the fingerprint of the encoded corpus; computed on the first call
     step             optimizer steps done
     best, validated  lowest validation loss in nats per token, and the step of the last validation, or None
     folder           of its files, once it has begun
@@ -96,15 +106,18 @@ class Run:
         (3, 4, 8)
     """
 
-    def __init__(self, resolved: Resolved):
-        """A run before its first step."""
-        self.settings = resolved.settings
-        self.tokenizer = resolved.tokenizer
-        self.train, self.val = resolved.train, resolved.val
-        self.model, self.optimizer, self.team = resolved.model, resolved.optimizer, resolved.team
-        self.origin = resolved.origin
-        self.notes = resolved.notes
-        self.fingerprint = resolved.fingerprint  # of the encoded corpus, computed on the first call
+    settings: Settings
+    tokenizer: Tokenizer
+    train: np.ndarray
+    val: np.ndarray
+    model: GPT2
+    optimizer: AdamW
+    team: Team
+    origin: dict[str, str] | None
+    notes: list[str]
+    fingerprint: Callable[[], dict[str, int]]
+
+    def __post_init__(self) -> None:
         self.order = ORDERS[self.settings.order]
         s = self.settings
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
@@ -164,31 +177,19 @@ class Run:
             loss, norm = self.team.step(batches, rate, clip=s.clip or None)
         except UserError as error:  # from --detect-anomaly
             raise UserError(f"step {self.step + 1}: {error.as_flag}") from None
+        problem = ""
         if not math.isfinite(loss):
             place = next(filter(None, (self.model.first_non_finite(*batch) for batch in batches)), None)
+            problem = f"the loss is {loss}; first output that is not finite: {place}"
+        elif not math.isfinite(norm):
+            problem = f"the gradient's norm is {norm}, the loss {loss:.4f}"
+        if problem:
             raise UserError(
-                f"step {self.step + 1}: the loss is {loss}; first output that is not finite: "
-                f"{place}; try a lower --lr than {s.lr:g}, or a longer --warmup. "
-                "--detect-anomaly names the line"
-            )
-        if not math.isfinite(norm):
-            raise UserError(
-                f"step {self.step + 1}: the gradient's norm is {norm}, the loss {loss:.4f}; "
-                f"try a lower --lr than {s.lr:g}, or a longer --warmup. "
+                f"step {self.step + 1}: {problem}; try a lower --lr than {s.lr:g}, or a longer --warmup. "
                 "--detect-anomaly names the line"
             )
         self.step += 1
         return {"loss": loss, "lr": lr, "grad_norm": norm}
-
-    def handed_over(self) -> str | None:
-        """The team's choice of the fastest way since the last call, or None; saved with the settings."""
-        if not isinstance(self.team, Handover):
-            return None
-        decision = self.team.news()
-        if decision:
-            self.settings = dataclasses.replace(self.settings, parallel=self.team.taken)
-            self._write_settings()
-        return decision
 
     def validation_loss(self) -> float:
         """Mean loss over the validation split, or over eval_batches of it, nats per token."""
@@ -243,11 +244,9 @@ class Run:
             self.model.description.file.remember()
         self._write_settings()
         self.tokenizer.save(folder / runs.TOKENIZER)
-        try:
+        with writing(folder / runs.METRICS):
             # not buffered: after a failed write on a full disk nothing is written at close
             self.metrics = open(folder / runs.METRICS, "ab", buffering=0)
-        except OSError as error:
-            raise cannot_write(folder / runs.METRICS, error) from None
 
     def _write_settings(self) -> None:
         write_atomically(self.folder / runs.SETTINGS, to_toml(self.settings).encode())
@@ -257,33 +256,49 @@ class Run:
         if not self.team.root:
             return
         line = json.dumps(fields).encode() + b"\n"
-        try:
+        with writing(self.folder / runs.METRICS):
             while line:  # a disk that is nearly full takes only a part
                 line = line[self.metrics.write(line) :]
-        except OSError as error:
-            raise cannot_write(self.folder / runs.METRICS, error) from None
 
     def save(self) -> None:
         """Write last.safetensors: parameters, moments, and all state that a resumed run needs.
 
         Raises UserError, without writing, if the weights are not finite or give a loss that is not.
         """
-        self._check_weights()
+        s, optimizer = self.settings, self.optimizer
+        if self.validated != self.step:
+            batch = next(iter(self.order.validation(self.val, s.batch_size, s.block_size, s.eval_batches)))
+            if not math.isfinite(loss := self.team.loss(*batch)):
+                place = self.model.first_non_finite(*batch)
+                raise self._spoilt(f"the loss is {loss}; first output that is not finite: {place}")
         arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
         gathered = self.team.moments()
         if self.team.root:
-            self._write(arrays, gathered)
+            for name, flat in zip(("m", "v"), gathered):
+                without = optimizer.one_moment if name == "v" else ()
+                for tensor, array in unflatten(flat, self.model.description).items():
+                    if tensor not in without:
+                        arrays[f"{optimizer.name}.{name}.{tensor}"] = array
+            with writing(self.folder / runs.METRICS):
+                os.fsync(self.metrics.fileno())
+            self._save(
+                runs.LAST,
+                arrays,
+                {
+                    "step": self.step,
+                    "turn": runs.next_turn(self.folder),
+                    f"{optimizer.name}.t": optimizer.t,
+                    "loader": self.loader.state(),
+                    "best": self.best,
+                    "validated": self.validated,
+                    "worse": self.worse,
+                    "spikes": self.spikes.state(),
+                    "metrics_bytes": self.metrics.tell(),
+                    "corpus": self.fingerprint(),
+                    "settings": dataclasses.asdict(s),
+                },
+            )
         self.team.group.wait_for_root()
-
-    def _check_weights(self):
-        """Raise UserError if the weights give a loss that is not finite, unless they were just validated."""
-        if self.validated == self.step:
-            return
-        s = self.settings
-        batch = next(iter(self.order.validation(self.val, s.batch_size, s.block_size, s.eval_batches)))
-        if not math.isfinite(loss := self.team.loss(*batch)):
-            place = self.model.first_non_finite(*batch)
-            raise self._spoilt(f"the loss is {loss}; first output that is not finite: {place}")
 
     def _spoilt(self, problem):
         """The UserError for weights that are not saved."""
@@ -301,35 +316,6 @@ class Run:
         model = checkpoint.model_state(self.model, self.origin)
         checkpoint.save(
             self.folder / name, {**arrays, **arrays_of_tokenizer}, {**model, **state_of_tokenizer, **state}
-        )
-
-    def _write(self, arrays, gathered):
-        """The root's part of save()."""
-        optimizer, d = self.optimizer, self.model.description
-        for name, flat in zip(("m", "v"), gathered):
-            without = optimizer.one_moment if name == "v" else ()
-            moments = {tensor: a for tensor, a in unflatten(flat, d).items() if tensor not in without}
-            arrays.update({f"{optimizer.name}.{name}.{tensor}": array for tensor, array in moments.items()})
-        try:
-            os.fsync(self.metrics.fileno())
-        except OSError as error:
-            raise cannot_write(self.folder / runs.METRICS, error) from None
-        self._save(
-            runs.LAST,
-            arrays,
-            {
-                "step": self.step,
-                "turn": runs.next_turn(self.folder),
-                f"{optimizer.name}.t": optimizer.t,
-                "loader": self.loader.state(),
-                "best": self.best,
-                "validated": self.validated,
-                "worse": self.worse,
-                "spikes": self.spikes.state(),
-                "metrics_bytes": self.metrics.tell(),
-                "corpus": self.fingerprint(),
-                "settings": dataclasses.asdict(self.settings),
-            },
         )
 
     def save_best(self) -> None:
@@ -361,10 +347,8 @@ class Run:
             raise no_training_state(path) from None
         metrics = folder / runs.METRICS
         if self.team.root and metrics.exists() and metrics.stat().st_size > metrics_bytes:
-            try:
+            with writing(metrics):
                 os.truncate(metrics, metrics_bytes)
-            except OSError as error:
-                raise cannot_write(metrics, error) from None
 
     def _load_arrays(self, path, arrays, state):
         """Fill parameters and moments from those of a checkpoint. Raises UserError if they do not fit."""
@@ -419,20 +403,61 @@ class Run:
         )
 
 
+@dataclass(frozen=True)
+class Rates:
+    """Rates per second: steps, tokens, operations in matrix products."""
+
+    steps: float
+    tokens: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of a training step.
+
+    number      counted from 1
+    loss        of its batches, before the update, in nats per token
+    lr          learning rate
+    grad_norm   of the gradient before clipping
+    seconds     duration
+    rates       tokens and operations a second, averaged over the last steps
+    spike_from  the usual loss, if this one is far above it
+    val_loss    validation loss after the step, in nats per token, if one was due
+    epoch       passes over the training text so far: 0.5 is half of it
+    run         the Run: its model, tokenizer and folder
+
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
+        >>> step = next(gpt2.train.steps(settings, overwrite=True))
+        >>> step.number, step.loss > 0, step.grad_norm > 0
+        (1, True, True)
+    """
+
+    number: int
+    loss: float
+    lr: float
+    grad_norm: float
+    seconds: float
+    rates: Rates
+    spike_from: float | None = None
+    val_loss: float | None = None
+    epoch: float = 0.0
+    run: Run | None = field(default=None, repr=False)
+
+
 def no_training_state(path: Path) -> UserError:
     """The UserError for a checkpoint without the state that a resumed run needs."""
     return UserError(f"{path}: holds no training state, expected a checkpoint of train.py")
 
 
-def cannot_write(path: Path, error: OSError) -> UserError:
-    """The UserError for a file of the run that cannot be written."""
-    saved = path.with_name(runs.LAST).exists()
-    return UserError(
-        f"cannot write {path}: {error.strerror or error}"
-        + (
-            "; the last checkpoint is intact. Fix the cause, then resume with: "
-            + typed(f"gpt2 train --resume {quoted(path.parent)}")
-            if saved
-            else ""
-        )
-    )
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert an OSError to the UserError for a file of the run that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        advice = ""
+        if path.with_name(runs.LAST).exists():
+            resume = typed(f"gpt2 train --resume {quoted(path.parent)}")
+            advice = f"; the last checkpoint is intact. Fix the cause, then resume with: {resume}"
+        raise UserError(f"cannot write {path}: {error.strerror or error}{advice}") from None

@@ -12,9 +12,8 @@ from gpt2.storage.download import cache_folder
 from gpt2.train.loop import loop
 from gpt2.train.reporters import Reporter, reporter_here
 from gpt2.train.resolve import resolve
-from gpt2.train.run import Run
+from gpt2.train.run import Run, Step
 from gpt2.train.settings import FASTEST, Settings
-from gpt2.train.step import Step
 
 
 def train(
@@ -96,25 +95,20 @@ def opened(
     folder = Path(settings.out) if resume else None
     kind = "none" if settings.parallel == FASTEST else settings.parallel
     with parallel.join(kind, settings.worker_timeout) as group:
-        run = Run(resolve(settings, group, folder, spawn))
+        run = resolve(settings, group, folder, spawn)
         with closing(run), run.team:
             if folder is None:
                 run.begin(run.take(overwrite=overwrite))
             else:
                 run.take(folder)
                 run.load(folder)
-                check_steps(run, folder)
+                steps, more = run.settings.steps, f"continue with --steps {2 * run.step}"
+                if run.step > steps:
+                    raise UserError(f"--steps {steps}: {folder} has done {run.step} steps already; {more}")
+                if run.step == steps:
+                    raise UserError(f"{folder} has done its {steps} steps; {more}")
                 run.begin(folder)
             yield run
-
-
-def check_steps(run: Run, folder: Path) -> None:
-    """Raise UserError if a resumed run has no steps left."""
-    steps, more = run.settings.steps, f"continue with --steps {2 * run.step}"
-    if run.step > steps:
-        raise UserError(f"--steps {steps}: {folder} has done {run.step} steps already; {more}")
-    if run.step == steps:
-        raise UserError(f"{folder} has done its {steps} steps; {more}")
 
 
 def set_engine_threads(s: Settings) -> None:

@@ -23,47 +23,31 @@ from gpt2.train.flags import add_arguments, as_typed, check, flag, parse, read_t
 FASTEST = "fastest"  # of backward, parallel and kernels: chosen by timing
 OWN = "own"  # of kernels: OpenBLAS's own choice
 
-RUN, DATA, MODEL = (partial(setting, group) for group in ("run", "data", "model"))
-OPTIMISATION, ENGINE, REPORTS = (partial(setting, group) for group in ("optimisation", "engine", "reports"))
+DATA, MODEL = (partial(setting, group, fixed=True) for group in ("data", "model"))
+RUN, OPTIMISATION = (partial(setting, group) for group in ("run", "optimisation"))
+ENGINE, REPORTS = (partial(setting, group) for group in ("engine", "reports"))
 
 
 def _sizes(name: str) -> dict[str, int]:
     return {size: SIZES[name][size] for size in ("n_layer", "n_head", "n_embd")}
 
 
+CHAR_CPU: dict[str, Any] = dict(  # nanoGPT's model for a CPU, letter by letter
+    tokenizer="char",
+    **_sizes("shakespeare-char-cpu"),
+    batch_size=12,
+    block_size=64,
+    warmup=100,
+    beta2=0.99,
+    eval_batches=20,
+    sample_tokens=300,
+    log_every=50,
+)
 PRESETS: dict[str, dict[str, Any]] = {
     "shakespeare": dict(optimizer="muon", steps=200, warmup=30, lr=1.2e-2, min_lr=2e-3),
-    "shakespeare-char-cpu": dict(  # letter by letter
-        tokenizer="char",
-        **_sizes("shakespeare-char-cpu"),
-        optimizer="muon",
-        batch_size=12,
-        block_size=64,
-        steps=600,
-        warmup=100,
-        beta2=0.99,
-        eval_every=100,
-        eval_batches=20,
-        save_every=100,
-        sample_tokens=300,
-        log_every=50,
-    ),
-    "nanogpt-char-cpu": dict(  # the command that nanoGPT's README gives for a CPU
-        tokenizer="char",
-        **_sizes("shakespeare-char-cpu"),
-        batch_size=12,
-        block_size=64,
-        steps=2000,
-        lr=1e-3,
-        min_lr=1e-4,
-        warmup=100,
-        beta2=0.99,
-        eval_every=250,
-        eval_batches=20,
-        save_every=250,
-        sample_tokens=300,
-        log_every=50,
-    ),
+    "shakespeare-char-cpu": dict(**CHAR_CPU, optimizer="muon", steps=600, eval_every=100, save_every=100),
+    # the command that nanoGPT's README gives for a CPU
+    "nanogpt-char-cpu": dict(**CHAR_CPU, steps=2000, lr=1e-3, min_lr=1e-4, eval_every=250, save_every=250),
     # From the released weights to your own text: a few small steps, or the model forgets
     "finetune": dict(
         init="gpt2",
@@ -121,6 +105,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Settings that GPT2Config has under the same name, besides sizes and dtype
+AS_IN_CONFIG = ("bias", "layer_norm_epsilon", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
+
+
 @dataclass(frozen=True)
 class Settings:
     """All settings of a run; `train.py --help` lists them.
@@ -134,11 +122,7 @@ class Settings:
         (8, 100)
     """
 
-    preset: str = RUN(
-        "shakespeare",
-        f"named settings to start from: {', '.join(PRESETS)}",
-        fixed=True,
-    )
+    preset: str = RUN("shakespeare", f"named settings to start from: {', '.join(PRESETS)}", fixed=True)
     out: str = RUN("", "folder of the run (default: runs/PRESET-N, N the first free number)")
     seed: int = RUN(1337, "for initial weights, batches and samples", minimum=0, fixed=True)
 
@@ -146,34 +130,29 @@ class Settings:
         "auto",
         "auto, tinyshakespeare, stdlib; files, folders or patterns of text (.txt, .jsonl, .gz, .parquet) or "
         "conversations (.jsonl); llm.c's X_train.bin or a pattern of them; nanoGPT's folder",
-        fixed=True,
         many=True,
     )
-    val_data: str = DATA(
-        "", "what to validate on, named like --data (default: a part of it)", fixed=True, many=True
-    )
+    val_data: str = DATA("", "what to validate on, named like --data (default: a part of it)", many=True)
     val_fraction: float = DATA(
-        0.1, "part of --data to validate on, from its end; whole documents", minimum=0, below=1, fixed=True
+        0.1, "part of --data to validate on, from its end; whole documents", minimum=0, below=1
     )
-    template: str = DATA(
-        "", "of a message in a conversation, with {role} and {content} (docs/your-data.md)", fixed=True
-    )
-    pack: bool = DATA(False, "several conversations in a sequence, instead of padding", fixed=True)
+    template: str = DATA("", "of a message in a conversation, with {role} and {content} (docs/your-data.md)")
+    pack: bool = DATA(False, "several conversations in a sequence, instead of padding")
     tokenizer: str = DATA(
         "auto",
         "gpt2, byte, char, bpe:N, a folder or file with a tokenizer of transformers, or auto: gpt2 if its "
         "vocabulary is available, else byte",
-        fixed=True,
     )
-    batch_size: int = DATA(8, "sequences in a batch", minimum=1)
-    block_size: int = DATA(64, "tokens in a sequence, the longest context", minimum=1, fixed=True)
-    accumulate: int = DATA(1, "batches whose gradients make one step; more costs time, not memory", minimum=1)
+    batch_size: int = DATA(8, "sequences in a batch", minimum=1, fixed=False)
+    block_size: int = DATA(64, "tokens in a sequence, the longest context", minimum=1)
+    accumulate: int = DATA(
+        1, "batches whose gradients make one step; more costs time, not memory", minimum=1, fixed=False
+    )
     order: str = DATA(
         "epochs",
         "order of batches: epochs: every token once per epoch; "
         "random: random positions, as in nanoGPT; llm.c: shuffled as in llm.c",
         choices=("epochs", "random", "llm.c"),
-        fixed=True,
     )
 
     init: str = MODEL(
@@ -181,53 +160,38 @@ class Settings:
         f"weights to start from: {', '.join(RELEASED)}, "
         "hf:OWNER/NAME, a run, a folder of transformers or peft, a .bin of llm.c, nanoGPT's ckpt.pt "
         "(default: random)",
-        fixed=True,
     )
-    layers: str = MODEL("", "a Python file with your layers or block (docs/adding-a-layer.md)", fixed=True)
+    layers: str = MODEL("", "a Python file with your layers or block (docs/adding-a-layer.md)")
     train: str = MODEL(
         "all",
         "what is trained: all; lora:RANK, adapters beside matrices; adapter, what the adapter of --init "
         "trains; last:BLOCKS, the last blocks and the layernorm after them; biases (docs/fine-tuning.md)",
-        fixed=True,
     )
-    freeze: str = MODEL("", "names of tensors to freeze, separated by commas: wte,wpe", fixed=True)
-    lora_alpha: float = MODEL(
-        8.0, "for lora: adapters are scaled by lora_alpha / RANK", minimum=1e-6, fixed=True
-    )
+    freeze: str = MODEL("", "names of tensors to freeze, separated by commas: wte,wpe")
+    lora_alpha: float = MODEL(8.0, "for lora: adapters are scaled by lora_alpha / RANK", minimum=1e-6)
     lora_targets: str = MODEL(
         "c_attn",
         "for lora: matrices with an adapter, separated by commas, as in peft: c_attn, attn.c_proj, c_fc, "
         "mlp.c_proj, c_proj; or attn, mlp, all-linear",
-        fixed=True,
     )
-    adapter: str = MODEL("", "for lora: an adapter of peft, as JSON; set by --train adapter", fixed=True)
-    n_layer: int = MODEL(4, "blocks", minimum=1, fixed=True)
-    n_head: int = MODEL(4, "attention heads in a block, a divisor of n_embd", minimum=1, fixed=True)
-    n_embd: int = MODEL(128, "channels", minimum=1, fixed=True)
-    context: int = MODEL(
-        0, "longest context of the model; 0: block_size, or that of --init", minimum=0, fixed=True
-    )
-    n_inner: int = MODEL(0, "channels inside the MLP; 0: 4 n_embd", minimum=0, fixed=True)
+    adapter: str = MODEL("", "for lora: an adapter of peft, as JSON; set by --train adapter")
+    n_layer: int = MODEL(4, "blocks", minimum=1)
+    n_head: int = MODEL(4, "attention heads in a block, a divisor of n_embd", minimum=1)
+    n_embd: int = MODEL(128, "channels", minimum=1)
+    context: int = MODEL(0, "longest context of the model; 0: block_size, or that of --init", minimum=0)
+    n_inner: int = MODEL(0, "channels inside the MLP; 0: 4 n_embd", minimum=0)
     activation: str = MODEL(
         "gelu_new",
         "of the MLP, by transformers' names: gelu_new is GPT-2's, gelu the one of erf",
         choices=tuple(ACTIVATIONS),
-        fixed=True,
     )
-    bias: bool = MODEL(True, "biases in all layers", fixed=True)
-    untied: bool = MODEL(
-        False, "a head with a matrix of its own, in place of the token embedding", fixed=True
-    )
-    layer_norm_epsilon: float = MODEL(1e-5, "added to the variance in layernorm", minimum=0, fixed=True)
-    scale_attn_weights: bool = MODEL(
-        True, "divide attention's scores by the root of a head's channels", fixed=True
-    )
-    scale_attn_by_inverse_layer_idx: bool = MODEL(False, "and by the number of the block, from 1", fixed=True)
+    bias: bool = MODEL(True, "biases in all layers")
+    untied: bool = MODEL(False, "a head with a matrix of its own, in place of the token embedding")
+    layer_norm_epsilon: float = MODEL(1e-5, "added to the variance in layernorm", minimum=0)
+    scale_attn_weights: bool = MODEL(True, "divide attention's scores by the root of a head's channels")
+    scale_attn_by_inverse_layer_idx: bool = MODEL(False, "and by the number of the block, from 1")
     dtype: str = MODEL(
-        "float32",
-        "of all arrays; float64 is for checking gradients",
-        choices=("float32", "float64"),
-        fixed=True,
+        "float32", "of all arrays; float64 is for checking gradients", choices=("float32", "float64")
     )
 
     optimizer: str = OPTIMISATION(
@@ -271,10 +235,7 @@ class Settings:
         choices=("numpy", "numexpr", "tuned"),
     )
     threads: int = ENGINE(
-        0,
-        "in all processes of this machine together; 0: as many as there are cores",
-        minimum=0,
-        below=1025,
+        0, "in all processes of this machine together; 0: as many as there are cores", minimum=0, below=1025
     )
     kernels: str = ENGINE(
         FASTEST,
@@ -317,12 +278,11 @@ class Settings:
     @property
     def variant(self) -> dict[str, Any]:
         """The fields of GPT2Config besides sizes and dtype."""
-        same = ("bias", "layer_norm_epsilon", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
         return {
             "n_inner": self.n_inner or None,
             "activation_function": self.activation,
             "tie_word_embeddings": not self.untied,
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in AS_IN_CONFIG},
         }
 
     @property
@@ -339,6 +299,7 @@ class Request(NamedTuple):
     overwrite  whether an existing run may be replaced
     dry_run    whether only to estimate the run
     typed      the settings on the command line itself
+    resumed    the settings of the run to resume, with what is given; None for a new run
     """
 
     given: dict[str, Any]
@@ -346,6 +307,11 @@ class Request(NamedTuple):
     overwrite: bool
     dry_run: bool
     typed: frozenset[str] = frozenset()
+    resumed: Settings | None = None
+
+    def setting(self, name: str) -> Any:
+        """A setting of the run to resume, or one that is given, or its default; presets do not set it."""
+        return getattr(self.resumed, name) if self.resumed else self.given.get(name, getattr(Settings, name))
 
 
 EXAMPLES = (
@@ -399,19 +365,17 @@ def read_settings(argv: Sequence[str]) -> Request:
 OF_KINDS = {"workers": ("processes", "shares"), "worker_timeout": ("processes", "mpi"), "shard": ("mpi",)}
 
 
-def check_effect(request: Request, resumed: Settings | None) -> None:
+def check_effect(request: Request) -> None:
     """Raise UserError for a typed flag that would have no effect: it is probably a mistake.
 
     Settings of --config are not checked: they may be those of a run of another kind.
     """
-    kind = resumed.parallel if resumed else request.given.get("parallel", FASTEST)
     for name, kinds in OF_KINDS.items():
-        if name in request.typed and kind not in kinds:
+        if name in request.typed and request.setting("parallel") not in kinds:
             needed = " or ".join(f"--parallel {kind}" for kind in kinds)
             raise UserError(f"{flag(name)} has no effect without {needed}; give both, or neither")
-    train = resumed.train if resumed else request.given.get("train", "all")
     for name in ("lora_alpha", "lora_targets"):
-        if name in request.typed and not train.startswith("lora"):
+        if name in request.typed and not request.setting("train").startswith("lora"):
             raise UserError(f"{flag(name)} has no effect without --train lora:RANK; give both, or neither")
     if request.overwrite and request.resume is not None:
         raise UserError("--overwrite has no effect with --resume, which continues a run; give one of them")

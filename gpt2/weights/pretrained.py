@@ -105,7 +105,7 @@ class Pretrained:
         if self.kind == "adapter":
             return peft.read(self.path.parent, self.base.config).views(base).items()
         arrays, state = checkpoint.load(self.path, mapped=True)
-        stored = self.description.resized(GPT2Config(**state["model"]))
+        stored = self.description.changed(GPT2Config(**state["model"]))
         checkpoint.check_shapes(self.path, arrays, stored, "params.", trained=self.base is not None)
         tensors = {
             name.removeprefix("params."): a for name, a in arrays.items() if name.startswith("params.")
@@ -368,7 +368,7 @@ def _adapter(name, path, dtype):
         raise UserError(f"{path}: its base {base_name} is not GPT-2 as it was released")
     base.check()
     adapter = peft.read(path, base.config)
-    d = base.description.resized(adapter.config).tuned(adapter.tuning)
+    d = base.description.changed(adapter.config, train=adapter.tuning)
     return Pretrained(name, adapter.path, "adapter", d.config, tokenizer_files.read(path), d, base)
 
 

@@ -15,7 +15,6 @@ from gpt2.data.tokens import GROUP, Shards, order_of, read_tokens, write_tokens
 from gpt2.errors import UserError
 from gpt2.train.recipe import new_settings
 from gpt2.train.resolve import resolve
-from gpt2.train.run import Run
 from tests import ROOT
 
 
@@ -131,14 +130,14 @@ def test_resumed_run_names_the_file_that_changed(texts, tmp_path):
         dict(data="texts", tokenizer="byte", steps=1, warmup=0, n_layer=1, n_embd=4, n_head=1, out="run")
         | dict(block_size=8, batch_size=2, sample_tokens=0, parallel="none", compile="off", backward="manual")
     )
-    run = Run(resolve(settings))
+    run = resolve(settings)
     (tmp_path / "run").mkdir()
     run.begin(tmp_path / "run")
     run.save()
     run.close()
     (tmp_path / "texts" / "c.jsonl").write_text('{"text": "another"}')
     with pytest.raises(UserError, match=r"^c\.jsonl of .*texts: text or tokens have changed since"):
-        Run(resolve(settings)).load(tmp_path / "run")
+        resolve(settings).load(tmp_path / "run")
 
 
 # ---- Token files -------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ from gpt2.train.loop import Interrupts, loop
 from gpt2.train.recipe import new_settings
 from gpt2.train.reporters import Reporter
 from gpt2.train.resolve import resolve
-from gpt2.train.run import Run
 from gpt2.train.session import set_engine_threads
 from gpt2.train.settings import read_settings
 
@@ -191,7 +190,7 @@ def settings_of(more):
 def new_run(text, more):
     settings = settings_of(["--data", str(text), *more])
     set_engine_threads(settings)
-    return Run(resolve(settings))
+    return resolve(settings)
 
 
 def run(folder, text, steps, more, reference):

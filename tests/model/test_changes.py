@@ -12,7 +12,7 @@ from gpt2.layers import Layer
 from gpt2.model.decoder import Decoder
 from gpt2.model.description import Block
 from gpt2.parallel.processes import Processes
-from gpt2.parallel.shares import BatchShares
+from gpt2.parallel.shares import Shares
 from tests.support import parallel_jobs as jobs
 
 pytestmark = pytest.mark.numeric
@@ -118,7 +118,7 @@ def results(model):
 def test_change_reaches_every_way_to_run(kind, backward):
     layers, change = kind()
     model = with_large_parameters(GPT2(CONFIG, backward, layers=layers))
-    shares = BatchShares(model, 2)
+    shares = Shares(model, None, 2)
     before, shared = results(model), shares.gradient([BATCH])
     change()
     after, shared_after = results(model), shares.gradient([BATCH])
@@ -128,7 +128,7 @@ def test_change_reaches_every_way_to_run(kind, backward):
         np.testing.assert_array_equal(new, expected)
         assert old is before[-1] or not np.array_equal(old, new)  # the tokens may stay the same
     np.testing.assert_allclose(after[0], uncompiled.forward(TOKENS), rtol=1e-9)
-    assert shared_after != shared and shared_after == BatchShares(model, 2).gradient([BATCH])
+    assert shared_after != shared and shared_after == Shares(model, None, 2).gradient([BATCH])
 
 
 def test_change_reaches_a_block_and_its_layers():

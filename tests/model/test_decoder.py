@@ -36,7 +36,7 @@ def is_close(out, expected):
 
 
 def is_compiled(model, batch=2):
-    description, step = model.generation.programs.get(batch, (None, None))
+    description, step = model.one_position.get(batch, (None, None))
     return description is model.description and step is not None
 
 
@@ -72,7 +72,7 @@ def test_generation_reads_adapters_and_frozen_blocks(pieces):
 
 def test_uncompiled_model_generates_uncompiled():
     model = random_model(CONFIG, compile=False)
-    assert is_close(read_all(model), model.forward(TOKENS)) and not model.generation.programs
+    assert is_close(read_all(model), model.forward(TOKENS)) and not model.one_position
 
 
 def test_block_that_branches_on_values_runs_uncompiled():
@@ -124,7 +124,7 @@ def test_state_of_a_layer_advances_once_per_token():
     model = random_model(CONFIG, layers={"layernorm": Layer("running", running_mean, None, read=counted)})
     decoder = Decoder(model, 2)
     calls.clear()
-    model.generation.programs.clear()  # it compiles again
+    model.one_position.clear()  # it compiles again
     for t in range(4):
         decoder.read(TOKENS[:, t : t + 1])
     assert calls == [t for t in range(4) for _ in range(5)]

@@ -17,6 +17,7 @@ from gpt2.model.config import parameter_table
 from gpt2.model.description import Description
 from gpt2.model.forward import forward_pass
 from gpt2.model.parameters import MATRICES
+from gpt2.model.tensors import ranges_of
 from tests.support.models import random_model, slope
 from tests.support.peaks import peak_of
 
@@ -60,7 +61,7 @@ def test_tensors_are_views_of_the_flat_buffers_in_order():
         flat[...] = np.arange(flat.size)
         assert np.array_equal(np.concatenate([x.ravel() for x in views.values()]), flat)
         assert all(np.shares_memory(x, flat) and x.flags.c_contiguous for x in views.values())
-    for name, (start, stop) in Description(model.config).ranges.items():
+    for name, (start, stop) in ranges_of(Description(model.config).shapes).items():
         assert np.shares_memory(model.params[name], model.flat_params[start:stop])
 
 

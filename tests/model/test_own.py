@@ -22,6 +22,7 @@ from gpt2.model.decoder import Decoder, SlowGeneration
 from gpt2.model.description import Block, Description, described
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
+from gpt2.model.tensors import ranges_of
 from gpt2.parallel.processes import Processes
 from gpt2.sampling import generate
 from gpt2.train import cost, flops, program
@@ -140,7 +141,7 @@ def test_layer_may_declare_parameters():
         model = GPT2(CONFIG, backward, seed=1, layers=layers)
         assert model.params["gelu_slope"].shape == (2, 48) and (model.params["gelu_slope"] == 1.5).all()
         assert model.params["gelu_bias"].std() == pytest.approx(0.02, rel=0.3)
-        assert model.description.ranges["gelu_slope"] in model.decayed
+        assert ranges_of(model.description.shapes)["gelu_slope"] in model.decayed
         assert model.description.ranges["gelu_bias"] not in model.decayed
         model.loss_and_grads(*batch())
         grads.append(model.flat_grads)
@@ -163,7 +164,7 @@ def test_reading_in_pieces_equals_the_forward(name, dtype, tolerance, pieces):
     ends = np.cumsum([0, *pieces])
     logits = np.concatenate([decoder.read(tokens[:, a:b]) for a, b in zip(ends, ends[1:])], axis=1)
     if 1 in pieces:
-        assert model.generation.programs[2][1] is not None  # a single position is read by a program
+        assert model.one_position[2][1] is not None  # a single position is read by a program
     expected = model.forward(tokens)
     assert logits.dtype == expected.dtype
     assert np.abs(logits - expected).max() < tolerance * np.abs(expected).max()

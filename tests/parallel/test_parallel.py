@@ -22,14 +22,13 @@ from gpt2.model.optimizer import part
 from gpt2.parallel import WorkerError, auto, cores, memory
 from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import Group
+from gpt2.parallel.mpi import TimeLimit
 from gpt2.parallel.split import share
-from gpt2.parallel.time_limit import TimeLimit
 from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
 from gpt2.train import program
 from gpt2.train.recipe import new_settings
 from gpt2.train.resolve import resolve
-from gpt2.train.run import Run
 from gpt2.weights import checkpoint
 from tests import ROOT
 from tests.support import parallel_jobs as jobs
@@ -52,7 +51,7 @@ def relative(a, b):
 
 
 def shared_names():
-    folder = Path(memory.FOLDER)
+    folder = Path("/dev/shm")
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
@@ -313,7 +312,7 @@ def settings(prose, tmp_path, workers, name="run"):
 
 def continued(settings, folder, steps):
     """The arrays of a run after some more steps, resumed from its checkpoint if there is one."""
-    run = Run(resolve(settings))
+    run = resolve(settings)
     with run.team:
         if (folder / runs.LAST).exists():
             run.load(folder)
@@ -398,28 +397,14 @@ def test_workers_end_when_their_parent_is_killed(how):
     wait_until(lambda: not any(small_run.alive(pid) for pid in pids))
 
 
-@pytest.fixture
-def named(monkeypatch):
-    """Shared memory as on systems where it must have a name."""
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-
-
-def test_named_shared_memory_is_private_and_unlinked_at_once(named):
-    workers = Workers(2, {"x": ((10,), "float32")})
-    with workers:
-        path = Path(memory.FOLDER) / workers.memory.name
-        if path.parent.is_dir():
-            assert path.stat().st_mode & 0o777 == 0o600
-        workers.wait_until_ready()
-        assert not path.exists()
-        assert workers.call(jobs.nothing, 1) == [1, 1]
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's /proc")
-def test_shared_memory_has_no_name_on_linux():
+@pytest.mark.parametrize("anonymous", [True, False])
+def test_shared_memory_has_no_name(monkeypatch, anonymous):
     """So nothing is left behind even if all processes are killed at once."""
     before = shared_names()
-    script = "import time\nfrom gpt2.parallel.workers import Workers\n"
+    script = "import os, time\nfrom gpt2.parallel.workers import Workers\n"
+    if not anonymous:  # as in macOS
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+        script += "del os.memfd_create\n"
     script += "workers = Workers(2, {'x': ((10,), 'float32')})\nprint(1, flush=True)\ntime.sleep(60)"
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True
@@ -429,7 +414,7 @@ def test_shared_memory_has_no_name_on_linux():
     process.communicate()
     assert shared_names() <= before
     with Workers(2, {"x": ((10,), "float32")}) as workers:
-        assert workers.memory.name is None and shared_names() <= before
+        assert shared_names() <= before
         workers.arrays["x"][3] = 7
         assert workers.call(jobs.shared_entry, "x", 3) == [7, 7]
 
@@ -449,26 +434,17 @@ def test_heartbeats_ignore_the_time_that_the_run_was_suspended(monkeypatch):
     assert max(heartbeats.silence()) <= 4.0
 
 
-@pytest.fixture
-def docker(named, monkeypatch):
-    """A container with Docker's default of 64 MB of named shared memory."""
-
-    class Small:
-        f_bavail, f_frsize = 16384, 4096
-
-    monkeypatch.setattr(memory.os, "statvfs", lambda folder: Small)
-
-
-def test_too_little_shared_memory_is_a_user_error(docker):
-    with pytest.raises(UserError, match=r"76.3 MiB .* has 64.0 MiB free; .*--shm-size=1g"):
+def test_too_little_shared_memory_is_a_user_error(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda swap: 64 << 20)
+    with pytest.raises(UserError, match=r"76.3 MiB of shared .* 64.0 MiB are free; take fewer workers"):
         Workers(2, {"x": ((10_000_000,), "float64")})
 
 
 @pytest.mark.parametrize(("room", "workers"), [(1 << 40, 3), (950_000, 2), (100_000, 1)])
 def test_too_little_shared_memory_reduces_the_workers(prose, tmp_path, monkeypatch, room, workers):
     """They need five copies of the model's 21,000 float64 numbers for two workers, six for three."""
-    monkeypatch.setattr(memory, "space", lambda: ("memory", room))
-    run = Run(resolve(settings(prose, tmp_path, 3)))
+    monkeypatch.setattr(memory, "free_memory", lambda swap: room)
+    run = resolve(settings(prose, tmp_path, 3))
     with run.team:
         assert run.team.size == workers
         run.train_step()
@@ -480,14 +456,15 @@ def test_too_little_shared_memory_reduces_the_workers(prose, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.ENOSPC, errno.EACCES])
-def test_unavailable_shared_memory_leaves_one_process(prose, tmp_path, named, monkeypatch, error):
-    def fails(*_, **__):
+def test_unavailable_shared_memory_leaves_one_process(prose, tmp_path, monkeypatch, error):
+    def fails(*_):
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(memory, "_Named", fails)
-    run = Run(resolve(settings(prose, tmp_path, 2)))
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(memory, "Arena", fails)
+    run = resolve(settings(prose, tmp_path, 2))
     assert run.team.size == 1 and any(os.strerror(error) in note for note in run.notes)
-    run = Run(resolve(settings(prose, tmp_path, "auto")))
+    run = resolve(settings(prose, tmp_path, "auto"))
     assert run.team.size == 1
 
 
@@ -752,7 +729,7 @@ def mpich_remains():
     yield
     for name in shared_names() - before:
         if name.startswith("mpich_shm_"):
-            (Path(memory.FOLDER) / name).unlink(missing_ok=True)
+            (Path("/dev/shm") / name).unlink(missing_ok=True)
 
 
 @pytest.mark.usefixtures("mpich_remains")

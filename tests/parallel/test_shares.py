@@ -67,7 +67,7 @@ def test_two_threads_compute_shares_at_the_same_time(monkeypatch):
 
         return loss_and_grads
 
-    for each in team.batch.models:
+    for each in team.models:
         monkeypatch.setattr(each, "loss_and_grads", meeting(each.loss_and_grads))
     team.step([batch])
     assert len(names) == 2

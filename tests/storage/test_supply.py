@@ -5,12 +5,9 @@ import http.client
 import io
 import os
 import socket
-import stat
 import threading
 import urllib.error
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gpt2.errors import UserError
@@ -176,23 +173,6 @@ def test_only_https_and_nothing_when_offline(tmp_path, respond, monkeypatch):
     monkeypatch.setenv("GPT2_OFFLINE", "1")
     assert "GPT2_OFFLINE" in failed_fetch(tmp_path, hint=False)
     assert respond.requests == []
-
-
-# ---- Shared memory -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs /dev/shm")
-def test_named_shared_memory_is_private(monkeypatch):
-    from gpt2.parallel.memory import SharedArrays
-
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    memory = SharedArrays({"a": ((3, 4), np.float32)})
-    path = Path("/dev/shm") / memory.name.lstrip("/")
-    try:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    finally:
-        memory.unlink()
-    assert not path.exists()
 
 
 # ---- Versions ----------------------------------------------------------------------------------------------

@@ -3,25 +3,22 @@
 import itertools
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gpt2 import machine
 from gpt2.autodiff import set_threads
 from gpt2.autodiff.run import remembered
 from gpt2.model import GPT2, GPT2Config
-from gpt2.parallel import handover
-from gpt2.parallel.errors import WorkerError
+from gpt2.parallel import auto
+from gpt2.parallel.group import WorkerError
 from gpt2.parallel.memory import TooLittleMemory
-from gpt2.parallel.processes import Processes
-from gpt2.parallel.shares import Shares
 from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
-from gpt2.train import Reporter, Settings, fastest, opened, resumed_settings, session, steps, train
+from gpt2.train import Settings, fastest, opened, resumed_settings, session, steps, train
 from gpt2.train.fastest import Way
 from gpt2.train.flags import read_toml
-from gpt2.train.loop import loop
 from tests.support.slow import rest_slow
 
 WHOLE, SHARES, MANUAL = Way("whole", "none"), Way("whole", "shares", 2), Way("manual", "none")
@@ -55,18 +52,18 @@ def clock(monkeypatch, seconds):
     monkeypatch.setattr(fastest, "timed", lambda take: take())
     monkeypatch.setattr(fastest.time, "perf_counter", lambda: 1e-9 * next(now))
 
-    def runner(self, way):
+    def runner(s, model, way):
         tried.append(way)
         return lambda: seconds[way]
 
-    monkeypatch.setattr(fastest.Trial, "runner", runner)
+    monkeypatch.setattr(fastest, "runner", runner)
     return tried
 
 
 def chosen(s=LONG, spawn=False):
     """(the chosen way, the model's backward, the note)."""
     config = GPT2Config(31, 8, s.n_layer, s.n_head, s.n_embd)
-    s, model, notes, _ = fastest.choose(s, config, lambda s: GPT2(config, s.backward), spawn)
+    s, model, notes = fastest.choose(s, config, lambda s: GPT2(config, s.backward), spawn)
     workers = int(s.workers) if s.workers != "auto" else 1
     return Way(s.backward, s.parallel, workers), model.spec, " ".join(notes)
 
@@ -138,14 +135,14 @@ def test_median_decides_and_close_ways_are_timed_more_often(monkeypatch):
     }
     runs_of = Counter()
 
-    def runner(self, way):
+    def runner(s, model, way):
         def take():
             runs_of[way] += 1
             return next(turns[way])
 
         return take
 
-    monkeypatch.setattr(fastest.Trial, "runner", runner)
+    monkeypatch.setattr(fastest, "runner", runner)
     assert chosen()[0] == SHARES
     assert set(runs_of.values()) == {1 + fastest.MOST_ROUNDS, 2 + fastest.MOST_ROUNDS}
     runs_of.clear()
@@ -180,9 +177,8 @@ def test_way_that_would_fill_the_memory_is_not_tried(monkeypatch):
 def test_trial_changes_no_parameter():
     config = GPT2Config(31, 8, 1, 2, 16)
     model, other = GPT2(config, "whole", seed=3), GPT2(config, "whole", seed=3)
-    trial = fastest.Trial(LONG, model, [WHOLE, SHARES, MANUAL])
-    trial.run()
-    assert set(trial.times) == {WHOLE, SHARES, MANUAL} and trial.spent > 0
+    times = fastest.time_ways(LONG, model, [WHOLE, SHARES, MANUAL])
+    assert set(times) == {WHOLE, SHARES, MANUAL} and min(times.values()) > 0
     assert model.flat_params.tobytes() == other.flat_params.tobytes()
 
 
@@ -214,7 +210,7 @@ def test_choice_made_on_a_busy_machine_is_not_remembered(monkeypatch, tmp_path):
 def test_resumed_run_keeps_its_way_to_the_bit(monkeypatch, settings, tmp_path):
     """Also on a machine where another way is faster."""
     s = replace(settings, steps=6)
-    monkeypatch.setattr(fastest.Trial, "run", lambda self: SHARES)
+    monkeypatch.setattr(fastest, "time_ways", lambda *args: {WHOLE: 2.0, SHARES: 1.0})
     whole = train(replace(s, out=str(tmp_path / "whole")))
     assert whole.team.size == 2
     stored = read_toml(tmp_path / "whole" / runs.SETTINGS, Settings)
@@ -223,96 +219,80 @@ def test_resumed_run_keeps_its_way_to_the_bit(monkeypatch, settings, tmp_path):
     for step in steps(replace(s, out=str(tmp_path / "parts"))):
         if step.number == 3:
             break
-    monkeypatch.setattr(fastest.Trial, "run", lambda self: MANUAL)
+    monkeypatch.setattr(fastest, "time_ways", lambda *args: {WHOLE: 2.0, MANUAL: 1.0})
     parts = train(resumed_settings(tmp_path / "parts", {"threads": 1}), resume=True)
     assert parts.team.size == 2 and parts.step == 6
     assert parts.model.flat_params.tobytes() == whole.model.flat_params.tobytes()
 
 
-# ---- Processes, timed in steps of the run ------------------------------------------------------------------
+# ---- Shares or processes -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def run_of_shares(monkeypatch, settings, tmp_path, quiet):
-    """start(seconds): a run of shares that may start processes; steps take seconds[team], by a fake clock."""
-    monkeypatch.setattr(fastest.Trial, "run", lambda self: SHARES)
+def step_times(monkeypatch, quiet):
+    """step_times(seconds): steps take seconds[team]. Returns a list of the teams timed since."""
+    monkeypatch.setattr(fastest, "time_ways", lambda *args: {WHOLE: 2.0, SHARES: 1.0})
     monkeypatch.setattr(session, "remember", lambda folder: None)
-    monkeypatch.setattr(fastest.Contender, "is_worth", lambda self, seconds: self.watch.close() or True)
 
-    def start(seconds):
-        now = [0.0]
-        monkeypatch.setattr(handover, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-        for team in (Shares, Processes):
+    def set_times(seconds):
+        timed = []
 
-            def step(self, *args, step=team.step, name=team.__name__, **options):
-                now[0] += seconds[name]
-                return step(self, *args, **options)
+        def step_seconds(team, *batches):
+            team.step([np.zeros((2, 4, 8), np.int32)])
+            timed.append(type(team).__name__)
+            return seconds[timed[-1]]
 
-            monkeypatch.setattr(team, "step", step)
-        return opened(replace(settings, steps=20, out=str(tmp_path / "run")), overwrite=True, spawn=True)
+        monkeypatch.setattr(auto, "step_seconds", step_seconds)
+        return timed
 
-    return start
-
-
-class Notes(Reporter):
-    """Collects the notes of a run."""
-
-    def __init__(self):
-        self.lines = []
-
-    def noted(self, run, text):
-        self.lines.append((run.step, text))
+    return set_times
 
 
 @pytest.mark.parametrize(("processes", "faster"), rest_slow([(0.9, "processes"), (0.98, "shares")]))
-def test_run_tries_processes_and_continues_with_the_faster(run_of_shares, tmp_path, processes, faster):
-    """To the same bits as with shares alone."""
-    reporter = Notes()
-    with run_of_shares({"Shares": 1.0, "Processes": processes}) as run:
-        reporter.begin(run)
-        teams = [type(run.team.team).__name__ for _ in loop(run, reporter)]
-        expected = f"2 shares: 1000 ms a step, 2 processes: {1e3 * processes:.0f} ms; going on with {faster}"
-        assert reporter.lines == [(14, expected)]
-        assert teams == ["Shares"] * 6 + ["Processes"] * 7 + [faster.capitalize()] * 7
-        assert run.settings.parallel == faster
+def test_faster_of_shares_and_processes_trains_to_the_same_bits(
+    step_times, settings, tmp_path, processes, faster
+):
+    step_times({"Shares": 1.0, "Processes": processes})
+    with opened(replace(settings, out=str(tmp_path / "run")), overwrite=True, spawn=True) as run:
+        text = f"2 shares: 1000 ms a step, 2 processes: {1e3 * processes:.0f} ms; taking {faster}"
+        assert text in run.notes and type(run.team).__name__ == faster.capitalize()
+        list(itertools.islice(steps(run), 3))
     assert read_toml(tmp_path / "run" / runs.SETTINGS, Settings)["parallel"] == faster
-    alone = train(replace(run.settings, parallel="shares", out=str(tmp_path / "alone")))
+    named = replace(run.settings, parallel="shares", out=str(tmp_path / "alone"))
+    with opened(named) as alone:
+        list(itertools.islice(steps(alone), 3))
     assert run.model.flat_params.tobytes() == alone.model.flat_params.tobytes()
-    assert (tmp_path / "run" / runs.LAST).exists()
 
 
 @pytest.mark.slow
-def test_choice_of_processes_is_remembered_for_programs_that_may_start_them(run_of_shares, tmp_path):
+def test_choice_of_processes_is_remembered_for_programs_that_may_start_them(step_times, settings, tmp_path):
     remembered.remember(tmp_path)
-    with run_of_shares({"Shares": 1.0, "Processes": 0.5}) as run:
-        list(steps(run))
-    remembered.forget()
-    remembered.remember(tmp_path)
-    with run_of_shares({}) as run:
-        assert run.settings.parallel == "processes" and isinstance(run.team, Processes)
-    undecided = replace(run.settings, backward="fastest", parallel="fastest")
-    assert chosen(undecided)[0].parallel != "processes"
+    timed = step_times({"Shares": 1.0, "Processes": 0.5})
+    for _ in range(2):
+        with opened(replace(settings, out=str(tmp_path / "run")), overwrite=True, spawn=True) as run:
+            assert run.settings.parallel == "processes"
+        assert timed == ["Shares", "Processes"]
+        remembered.forget()
+        remembered.remember(tmp_path)
+    assert chosen(replace(settings, data=run.settings.data))[0].parallel != "processes"
 
 
 @pytest.mark.parametrize(
     "error", [TooLittleMemory("too little memory"), WorkerError("worker 1 died")], ids=repr
 )
-def test_run_continues_with_shares_if_processes_cannot_start(run_of_shares, monkeypatch, tmp_path, error):
-    """Not with fewer processes, which would give other bits; the model, moved already, is moved back."""
+def test_shares_train_if_processes_cannot_start(step_times, monkeypatch, error):
+    """Not fewer processes, which would give other bits."""
 
     def call(self, *args, **options):
         assert self.size == 2
         raise error
 
     monkeypatch.setattr(Workers, "call", call)
-    with run_of_shares({"Shares": 1.0}) as run:
-        list(steps(run))
-        assert run.step == 20 and run.settings.parallel == "shares"
-    alone = train(replace(run.settings, out=str(tmp_path / "alone")))
-    assert run.model.flat_params.tobytes() == alone.model.flat_params.tobytes()
+    assert step_times({"Shares": 1.0}) == [] and chosen(spawn=True)[0] == SHARES
 
 
-@pytest.mark.parametrize(("count", "worth"), [(49, False), (51, True)])
-def test_short_run_starts_no_processes(count, worth):
-    """Processes take 2.5 s to start, and a step 1 s; 5 % of the run may be spent."""
-    assert fastest.Contender(replace(LONG, steps=count), SHARES, ()).is_worth(1.0) == worth
+@pytest.mark.parametrize(("count", "teams"), [(150, 0), (200, 1), (220, 2)])
+def test_short_run_starts_no_processes(step_times, monkeypatch, count, teams):
+    """Processes take 2.5 s to start, and 8 steps 8 s; 5 % of the run may be spent."""
+    timed = step_times({"Shares": 1.0, "Processes": 2.0})
+    assert chosen(replace(LONG, steps=count), spawn=True)[0] == SHARES and len(timed) == teams

@@ -106,7 +106,10 @@ def test_unreadable_file_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "example",
-    [Example(), Example(batch_size=10**12, name='C:\\new "日"\n\x00\t', lr=1 / 3, mode="b", loud=True)],
+    [
+        Example(),
+        Example(batch_size=10**12, name='C:\\new "日😀"\n\x00\t\x7f\u2028', lr=1 / 3, mode="b", loud=True),
+    ],
 )
 def test_toml_round_trip(tmp_path, example):
     path = tmp_path / "c.toml"

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import sys
+from contextlib import nullcontext
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,7 +16,7 @@ from gpt2.model.config import GPT2Config
 from gpt2.train import Settings, kernels, products, program, resumed_settings, train
 from gpt2.train.flags import read_toml
 from gpt2.train.flops import training_flops
-from gpt2.train.kernels import FASTEST, OWN, VARIABLE, Kernels, Timing, fastest, measured
+from gpt2.train.kernels import FASTEST, OWN, VARIABLE, Kernels, fastest, measured, timing
 from gpt2.train.settings import Request
 from tests.support import small_run
 
@@ -106,7 +108,7 @@ def test_named_kernels_win_over_measured_ones(monkeypatch):
     monkeypatch.setattr(kernels, "fastest", lambda given: Kernels("measured"))
 
     def of(resumed=None, dry_run=False, **given):
-        return Kernels.of(Request(given, None, False, dry_run), resumed).name
+        return Kernels.of(Request(given, None, False, dry_run, resumed=resumed)).name
 
     assert of() == "measured" and of(kernels=OWN) == OWN and of(kernels="Zen") == "Zen"
     assert of(Settings(kernels="Zen")) == "Zen" and of(Settings(kernels=FASTEST)) == "measured"
@@ -131,22 +133,16 @@ def rounds(monkeypatch):
     def set_seconds(seconds):
         names, now = [], [0.0]
 
-        class FakeTiming:
-            def __init__(self, name, model):
-                self.name, self.seconds = name, 0.0
+        def timing(name, model):
+            def time_products(core):
+                names.append(name)
+                taken = seconds(name, len(names))
+                now[0] += taken
+                return taken
 
-            def __enter__(self):
-                return self
+            return nullcontext(time_products)
 
-            def __exit__(self, *error):
-                pass
-
-            def round(self, core):
-                names.append(self.name)
-                self.seconds = seconds(self.name, len(names))
-                now[0] += self.seconds
-
-        monkeypatch.setattr(kernels, "Timing", FakeTiming)
+        monkeypatch.setattr(kernels, "timing", timing)
         monkeypatch.setattr(kernels.time, "perf_counter", lambda: now[0])
         return names
 
@@ -181,15 +177,20 @@ def test_failed_process_gives_no_timing(rounds, timings, monkeypatch):
     assert fastest(LONG).name == "Haswell"
 
 
-def test_least_time_of_each_product_counts():
-    with Timing(OWN, TINY) as timing:
-        timing.round(None)
-        first = timing.least
-        assert len(first) == 5 and all(seconds > 0 for seconds in first)
-        timing.least = [0.0, *first[1:]]
-        timing.round(None)
-        assert timing.least[0] == 0.0 and all(now <= then for now, then in zip(timing.least[1:], first[1:]))
-    assert timing.process.returncode is not None
+def test_least_time_of_each_product_counts(monkeypatch):
+    """In a process that answers with other times in each round, then ends."""
+    answers = iter(["1.0 4.0", "2.0 3.0", ""])
+    process = MagicMock()
+    process.stdout.readline = lambda: next(answers)
+    monkeypatch.setattr(kernels.subprocess, "Popen", lambda *args, **options: process)
+    with timing(OWN, TINY) as time_products:
+        assert [time_products(core) for core in (None, 0, 1)] == [5.0, 4.0, 0.0]
+    assert process.kill.called
+
+
+def test_process_times_products_until_it_is_ended():
+    with timing(OWN, TINY) as time_products:
+        assert time_products(None) >= time_products(None) > 0.0
 
 
 def test_timed_products_have_the_flops_of_a_gradient(monkeypatch):

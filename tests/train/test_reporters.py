@@ -3,6 +3,7 @@
 import io
 import itertools
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,15 +12,16 @@ from gpt2.storage import curve
 from gpt2.train import Settings, flops, reporters
 from gpt2.train.flags import essence
 from gpt2.train.flops import Peak, matmul_peak
-from gpt2.train.reporters import MAIN, OMITTED, Progress
-from gpt2.train.step import Rates
+from gpt2.train.reporters import MAIN, OMITTED, Own
+from gpt2.train.run import Rates, Step
 
 
 def shares(capsys, peak, *rates):
     """The shares of the peak that are printed at these rates in FLOP/s."""
-    progress = Progress(10, 0, every=1, peak=peak)
-    for step, rate in enumerate(rates):
-        progress.step(step + 1, 2.0, Rates(1.0, 1.0, rate))
+    run = SimpleNamespace(settings=Settings(log_every=1))
+    reporter = Own(peak)
+    for number, rate in enumerate(rates, 1):
+        reporter.step(Step(number, 2.0, 0.0, 1.0, 1.0, Rates(1.0, 1.0, rate), run=run))
     lines = capsys.readouterr().out.splitlines()
     return [line.split("GFLOP/s")[1].split("  ")[0].strip() for line in lines]
 

@@ -12,7 +12,6 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.train import cost, program, recipe
 from gpt2.train.flags import read_toml
 from gpt2.train.resolve import resolve
-from gpt2.train.run import Run
 from gpt2.train.settings import Settings, resumed_settings
 from gpt2.weights import checkpoint, huggingface, llmc, pretrained
 
@@ -67,7 +66,7 @@ def test_run_starts_from_weights(kind, prose, tmp_path, model):
     init = write_as(kind, tmp_path / "start", model)
     out = tmp_path / "run"
     assert program.main(["--data", str(prose[0]), "--init", init, *OPTIONS, "--out", str(out)]) == 0
-    run = Run(resolve(resumed_settings(out, {}), folder=out))
+    run = resolve(resumed_settings(out, {}), folder=out)
     assert run.model.config == CONFIG and run.tokenizer.name == "byte"
     run.model.flat_params[:] = model.flat_params
     first = (out / "metrics.jsonl").read_text().splitlines()[0]

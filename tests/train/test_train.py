@@ -66,7 +66,7 @@ def whole(small, tmp_path):
 
 def resolved(small, *flags):
     """A Run from the command line, without a folder."""
-    return Run(resolve(new_settings(read_settings([*small, *flags])[0])))
+    return resolve(new_settings(read_settings([*small, *flags])[0]))
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_resumed_run_refuses_other_sizes_and_data(whole, refusal, change):
 
 
 def test_resumed_run_has_its_best_loss(whole):
-    run = Run(resolve(resumed_settings(whole, {})))
+    run = resolve(resumed_settings(whole, {}))
     run.load(whole)
     losses = [record["val_loss"] for record in lines(whole) if "val_loss" in record]
     assert run.best == min(losses) and run.validated == 12
