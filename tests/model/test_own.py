@@ -142,7 +142,7 @@ def test_layer_may_declare_parameters():
         assert model.params["gelu_slope"].shape == (2, 48) and (model.params["gelu_slope"] == 1.5).all()
         assert model.params["gelu_bias"].std() == pytest.approx(0.02, rel=0.3)
         assert ranges_of(model.description.shapes)["gelu_slope"] in model.decayed
-        assert model.description.ranges["gelu_bias"] not in model.decayed
+        assert ranges_of(model.description.shapes)["gelu_bias"] not in model.decayed
         model.loss_and_grads(*batch())
         grads.append(model.flat_grads)
         assert np.abs(model.grads["gelu_slope"]).min() > 0
