@@ -42,11 +42,6 @@ def lora(
         (120576, 2048)
     """
     tuning = Tuning(f"lora:{rank}", lora_alpha=alpha, lora_targets=targets)
-    return retuned(model, tuning, seed, backward)
-
-
-def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = None) -> GPT2:
-    """The model with another Tuning. Frozen tensors are the model's own arrays, not copies."""
     if model.description.lora is not None:
         raise UserError(
             f"the model has adapters already ({model.description.tuning.summary()}); merge them first"

@@ -28,7 +28,7 @@ class SharedArrays:
     """Named arrays in a block of shared memory.
 
     layout  name -> (shape, dtype)
-    arena   that of another process's block with the same layout; None makes a new one, of zeros
+    arena   the block of another process; None makes a new one, of zeros
 
     arrays  name -> array
     """
@@ -44,6 +44,10 @@ class SharedArrays:
             name: np.ndarray(shape, dtype, self.arena.buffer, offsets[name])
             for name, (shape, dtype) in layout.items()
         }
+
+    def __reduce__(self) -> tuple:
+        """For a process that is being started, which gets the same memory."""
+        return SharedArrays, (self.layout, self.arena)
 
 
 def _new_arena(needed):

@@ -49,7 +49,14 @@ class MPIGroup(Group):
 
     def _start(self):
         with ended_after(self.timeout):
-            self.MPI = _import_mpi()
+            try:
+                from mpi4py import MPI
+            except ImportError as error:
+                missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({reason(error)})"
+                raise UserError(f"--parallel mpi needs {missing}: {install('mpi4py', 'mpich')}") from None
+            except RuntimeError as error:  # mpi4py without an MPI library
+                raise UserError(f"--parallel mpi: {reason(error)}; {install('mpich')}") from None
+        self.MPI = MPI
         self.comm = self.MPI.COMM_WORLD.Dup()
         self.failures = self.MPI.COMM_WORLD.Dup()  # for agreement among failed ranks
         self.rank, self.size = self.comm.rank, self.comm.size
@@ -243,14 +250,3 @@ def _unname_shared_memory():
             path = Path(line.split()[-1])
             if path.name.startswith("mpich_shm_"):
                 path.unlink(missing_ok=True)
-
-
-def _import_mpi():
-    try:
-        from mpi4py import MPI
-    except ImportError as error:
-        missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({reason(error)})"
-        raise UserError(f"--parallel mpi needs {missing}: {install('mpi4py', 'mpich')}") from None
-    except RuntimeError as error:  # mpi4py without an MPI library
-        raise UserError(f"--parallel mpi: {reason(error)}; {install('mpich')}") from None
-    return MPI

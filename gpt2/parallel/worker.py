@@ -1,7 +1,4 @@
-"""The main loop of a worker process: receive a function, call it, send the result.
-
-Nothing imported at the top needs NumPy: the cores for this process are set first.
-"""
+"""The main loop of a worker process: receive a function, call it, send the result."""
 
 import faulthandler
 import multiprocessing
@@ -11,12 +8,11 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
-from typing import Any
 
 from gpt2.errors import UserError
+from gpt2.parallel.memory import SharedArrays
 
 # What a worker is doing, for the message if it hangs
 PHASES = ("starting", "idle", "working", "computing", "reducing", "updating")
@@ -30,17 +26,8 @@ class Worker:
     kept        a namespace for values from one call to the next
     """
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        shared: Any,
-        layout: Mapping[str, tuple[tuple[int, ...], Any]],
-    ):
-        from gpt2.parallel.memory import SharedArrays
-
-        self.rank, self.size = rank, size
-        self.arrays = SharedArrays(layout, shared).arrays
+    def __init__(self, rank: int, size: int, memory: SharedArrays):
+        self.rank, self.size, self.arrays = rank, size, memory.arrays
         self.beats = self.arrays["beats"][rank]  # (2,): number of heartbeats, and the phase
         self.kept = SimpleNamespace()
 
@@ -50,22 +37,12 @@ class Worker:
         self.beats[0] += 1
 
 
-def main(
-    rank: int,
-    size: int,
-    commands: Connection,
-    shared: Any,
-    layout: Mapping[str, tuple[tuple[int, ...], Any]],
-) -> None:
+def main(rank: int, size: int, commands: Connection, memory: SharedArrays) -> None:
     """Run a worker. Commands are pickled (function, args); an empty one ends it."""
     _ignore_signals()
     _end_with_parent()
-    try:
-        worker = Worker(rank, size, shared, layout)
-        commands.send(("result", None))
-    except Exception:
-        commands.send(("error", traceback.format_exc()))
-        return
+    worker = Worker(rank, size, memory)
+    commands.send(("result", None))
     while True:
         worker.beat("idle")
         try:

@@ -63,9 +63,14 @@ class Workers:
             self._start(threads)
         except BaseException as error:
             self.kill()
-            if isinstance(error, OSError):
-                raise UserError(cannot_start(size, error)) from None
-            raise
+            if not isinstance(error, OSError):
+                raise
+            limits = {errno.EMFILE: "open files (ulimit -n)", errno.EAGAIN: "processes (ulimit -u)"}
+            advice = f"allow more {limits[error.errno]}, take" if error.errno in limits else "take"
+            raise UserError(
+                f"{size} worker processes cannot be started: {error.strerror or error}; {advice} fewer "
+                "--workers, or --parallel none, which uses threads"
+            ) from None
 
     def _start(self, threads):
         context = multiprocessing.get_context("spawn")
@@ -73,7 +78,7 @@ class Workers:
         with _to_start(thread_variables(threads)):
             for r in range(self.size):
                 mine, commands = context.Pipe()
-                args = (r, self.size, commands, self.memory.arena, self.memory.layout)
+                args = (r, self.size, commands, self.memory)
                 process = context.Process(target=worker.main, args=args, name=f"worker {r}", daemon=True)
                 process.start()
                 self.processes.append(process)
@@ -202,16 +207,6 @@ class Workers:
             self.close()
         else:
             self.kill()
-
-
-def cannot_start(size: int, error: OSError) -> str:
-    """The message if the system refuses to start `size` workers."""
-    limit = {errno.EMFILE: "open files (ulimit -n)", errno.EAGAIN: "processes (ulimit -u)"}.get(error.errno)
-    advice = f"allow more {limit}, take" if limit else "take"
-    return (
-        f"{size} worker processes cannot be started: {error.strerror or error}; {advice} fewer --workers, "
-        "or --parallel none, which uses threads"
-    )
 
 
 class _Heartbeats:

@@ -18,20 +18,22 @@ from gpt2.model.forward import forward_pass
 
 
 def _recorded_flops(d, B, T):
-    """From one sequence through one block and two: each further block adds as much as the second."""
-    counts = [_products(d.changed(replace(d.config, n_layer=n)), T) for n in (1, 2)]
-    return B * round(counts[0] + (counts[1] - counts[0]) * (d.config.n_layer - 1))
+    """Operations in the products of a forward, recorded with one block and with two: each further block adds
+    as much as the second.
+    """
 
+    def products(blocks):
+        smaller = d.changed(replace(d.config, n_layer=blocks))
+        params = {name: np.zeros(shape, d.config.dtype) for name, shape in smaller.shapes}
 
-def _products(d, T):
-    """Operations in the matrix products of one sequence's forward."""
-    params = {name: np.zeros(shape, d.config.dtype) for name, shape in d.shapes}
+        def logits(*tensors):
+            tokens = np.zeros((1, T), np.int64)
+            return forward_pass(dict(zip(params, tensors)), tokens, smaller, smaller.written)[0]
 
-    def logits(*tensors):
-        tokens = np.zeros((1, T), np.int64)
-        return forward_pass(dict(zip(params, tensors)), tokens, d, d.written)[0]
+        return ad.flops(logits, *params.values())
 
-    return ad.flops(logits, *params.values())
+    one, two = products(1), products(2)
+    return B * round(one + (two - one) * (d.config.n_layer - 1))
 
 
 def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
