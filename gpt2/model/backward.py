@@ -4,6 +4,7 @@ Each layer's own backward, written by hand or derived, is in the table `layers`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -80,24 +81,20 @@ def block_backward(
     return dx
 
 
+@dataclass
 class Gradients:
     """Writes parameter gradients into views of the flat buffer, or adds to them if accumulate is set.
 
     on_ready is called for each matrix of a block. The rest is small, or comes at the end (wte).
     """
 
-    def __init__(
-        self,
-        views: Mapping[str, np.ndarray],
-        accumulate: bool,
-        on_ready: Callable[[int, int], None] | None,
-        d: Description,
-    ):
-        self.views = views
-        self.accumulate = accumulate
-        self.on_ready = on_ready
-        self.d = d
-        self.ranges = ranges_of(d.trained.shapes)  # name -> (start, stop) in the flat buffer
+    views: Mapping[str, np.ndarray]
+    accumulate: bool
+    on_ready: Callable[[int, int], None] | None
+    d: Description
+
+    def __post_init__(self):
+        self.ranges = ranges_of(self.d.trained.shapes)  # name -> (start, stop) in the flat buffer
 
     def through(
         self,

@@ -20,8 +20,6 @@ from gpt2.layers import ALL_LAYERS, LAYERS
 from gpt2.layers.layer import Layer, Parameter
 from gpt2.model.presets import ACTIVATIONS, PRESETS
 
-# ---- Settings --------------------------------------------------------------------------------------------
-
 SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dtype")  # the others are variants
 
 

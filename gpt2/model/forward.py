@@ -126,9 +126,6 @@ def loss_fn(
     return mean_loss(losses, targets)
 
 
-# ---- The first layer that is not finite ------------------------------------------------------------------
-
-
 def first_non_finite(
     params: Tensors,
     layers: Mapping[str, Layer],

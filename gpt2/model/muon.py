@@ -24,6 +24,7 @@ products; four take what a step takes for this matrix on 2.2 n to 2.7 n tokens.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +32,7 @@ import numpy as np
 
 from gpt2.autodiff import axpby, get_threads, run_on_threads
 from gpt2.errors import OptionError
-from gpt2.model.optimizer import AdamW
+from gpt2.model.optimizer import AdamW, check_number
 from gpt2.model.tensors import ranges_of
 
 if TYPE_CHECKING:
@@ -96,15 +97,8 @@ class Muon(AdamW):
         eps: float = 1e-8,
     ):
         super().__init__(model, adamw_lr, betas, eps, weight_decay)
-        for name, value, valid in (
-            ("lr", lr, lambda v: v > 0.0),
-            ("momentum", momentum, lambda v: 0.0 <= v < 1.0),
-        ):
-            if not isinstance(value, int | float | np.number):
-                raise TypeError(f"Muon: {name} is {value!r}, expected a number")
-            if not valid(value):
-                expected = {"lr": "above 0", "momentum": "from 0 to below 1"}[name]
-                raise ValueError(f"Muon: {name} is {value}, expected a number {expected}")
+        check_number("Muon: lr", lr, least=sys.float_info.min, expected="a number above 0")
+        check_number("Muon: momentum", momentum, below=1.0, expected="a number from 0 to below 1")
         if not all(len(three) == 3 for three in coefficients):
             raise ValueError(f"Muon: coefficients are {coefficients}, expected a, b, c of every iteration")
         self.adamw_lr, self.lr, self.momentum, self.coefficients = self.lr, lr, momentum, coefficients

@@ -74,16 +74,14 @@ class AdamW:
     ):
         if not isinstance(getattr(model, "flat_params", None), np.ndarray):
             raise TypeError(f"AdamW: model is {model!r}, expected a model with flat_params, such as a GPT2")
-        pair = isinstance(betas, tuple | list) and len(betas) == 2
-        numbers = [("lr", lr), ("eps", eps), ("weight_decay", weight_decay)]
-        for name, value in [*numbers, *(("betas", beta) for beta in (betas if pair else ()))]:
-            if not isinstance(value, int | float | np.number):
-                raise TypeError(f"AdamW: {name} is {value!r}, expected a number")
-        if not pair or not all(0.0 <= beta < 1.0 for beta in betas):
-            raise ValueError(f"AdamW: betas is {betas}, expected two numbers from 0 to below 1")
-        for name, value in (("lr", lr), ("weight_decay", weight_decay)):
-            if not value >= 0.0:
-                raise ValueError(f"AdamW: {name} is {value}, expected at least 0")
+        check_number("AdamW: lr", lr)
+        check_number("AdamW: weight_decay", weight_decay)
+        check_number("AdamW: eps", eps, expected="more than 0")
+        two = "two numbers from 0 to below 1"
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise ValueError(f"AdamW: betas is {betas}, expected {two}")
+        for beta in betas:
+            check_number("AdamW: betas", beta, below=1.0, expected=two)
         # A parameter without a gradient has m = v = 0; this is the divisor in the first step
         least = eps * math.sqrt(1.0 - betas[1])
         if not model.flat_params.dtype.type(least) > 0.0:
@@ -208,6 +206,16 @@ class AdamW:
         self.m[...] = state["m"]
         self.v[...] = state["v"]
         self.t = int(state["t"])
+
+
+def check_number(
+    what: str, value: Any, least: float = 0.0, below: float = math.inf, expected: str = "at least 0"
+) -> None:
+    """Raise TypeError unless it is a number, ValueError unless least <= value < below."""
+    if not isinstance(value, int | float | np.number):
+        raise TypeError(f"{what} is {value!r}, expected a number")
+    if not least <= value < below:
+        raise ValueError(f"{what} is {value}, expected {expected}")
 
 
 def part(n: int, rank: int, size: int) -> tuple[int, int]:

@@ -56,10 +56,6 @@ class OwnFile:
                 with os.fdopen(os.open(record, flags, 0o600), "wb") as file:
                     file.write(f"\n{self.sha256} {json.dumps(self.path)}\n".encode())
 
-    @property
-    def name(self) -> str:
-        return Path(self.path).name
-
     def contents(self) -> tuple[Mapping[str, Any], Any]:
         """Run the file; returns its (LAYERS, BLOCK), by default {} and None.
 

@@ -20,15 +20,10 @@ if TYPE_CHECKING:
 Batch = tuple[np.ndarray, np.ndarray]  # inputs and targets, (B, T) each
 
 
-def share(count: int, rank: int, size: int) -> slice:
-    """The slice of `count` sequences for a worker. Shares differ by at most one."""
-    return slice(count * rank // size, count * (rank + 1) // size)
-
-
 def cut(batch: Batch, rank: int, size: int) -> Batch:
-    """A worker's share of a batch."""
+    """A worker's share of a batch. Shares differ by at most one sequence."""
     inputs, targets = batch
-    mine = share(len(inputs), rank, size)
+    mine = slice(len(inputs) * rank // size, len(inputs) * (rank + 1) // size)
     return inputs[mine], targets[mine]
 
 

@@ -20,7 +20,7 @@ from gpt2.model.tuning import Tuning
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks, threads_each
 from gpt2.parallel.memory import TooLittleMemory
-from gpt2.train.settings import Settings
+from gpt2.train.settings import AS_IN_CONFIG, Settings
 from gpt2.weights.pretrained import Pretrained
 
 
@@ -36,7 +36,15 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
         raise UserError(
             f"--n-embd {s.n_embd} is not divisible by --n-head {s.n_head}; heads share the channels equally"
         )
-    return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype, **s.variant)
+    return GPT2Config(
+        vocab_size,
+        context,
+        dtype=s.dtype,
+        n_inner=s.n_inner or None,
+        activation_function=s.activation,
+        tie_word_embeddings=not s.untied,
+        **{name: getattr(s, name) for name in AS_IN_CONFIG},
+    )
 
 
 def make_model(

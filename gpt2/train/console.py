@@ -48,7 +48,7 @@ def run(request: Request, kernels: Kernels, out: Output) -> int:
     settings = dataclasses.replace(settings, kernels=kernels.name)
     if request.dry_run:
         set_engine_threads(settings)
-        return dry_run(fastest.unmeasured(settings))
+        return dry_run(fastest.ways(settings, 1)[0].applied(settings))  # the default way
     peak = flops.matmul_peak(settings.dtype)  # with BLAS' own threads, before they are taken away
     with opened(settings, resume=request.resumed is not None, overwrite=request.overwrite, spawn=True) as run:
         run.notes += filter(None, notes)

@@ -85,11 +85,6 @@ def by_hand(s: Settings) -> str:
     return ",".join(["manual", *(f"{name}=auto" for name in (() if lora is None else lora.layers))])
 
 
-def unmeasured(s: Settings) -> Settings:
-    """The settings with the default way, without measuring."""
-    return ways(s, 1)[0].applied(s)
-
-
 def choose(
     s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool
 ) -> tuple[Settings, GPT2, list[str]]:

@@ -20,9 +20,6 @@ from gpt2.weights.llmc import padded
 SAMPLE_SEED = 1337
 
 
-# ---- Sampling --------------------------------------------------------------------------------------------
-
-
 def coins(state: int = SAMPLE_SEED) -> Iterator[float]:
     """llm.c's random numbers for sampling, float32 numbers in [0, 1): xorshift64* (Marsaglia 2003, Vigna
     2016), 24 bits.
@@ -60,9 +57,6 @@ def printable(token: bytes) -> bytes:
     if len(token) == 1 and not (0x20 <= token[0] < 0x7F or token in b"\t\n\v\f\r"):
         return b""
     return token.split(b"\0")[0]
-
-
-# ---- Lines -----------------------------------------------------------------------------------------------
 
 
 def first_lines(config: GPT2Config, train: np.ndarray, val: np.ndarray, B: int, T: int) -> list[str]:

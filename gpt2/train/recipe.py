@@ -82,7 +82,7 @@ def weights_config(s: Settings) -> GPT2Config:
 def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settings:
     """The settings with the shape of the weights of --init."""
     shape: dict[str, Any] = {
-        **{name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", *AS_IN_CONFIG)},
+        **{name: getattr(config, name) for name in AS_IN_CONFIG},
         "context": config.block_size,
         "n_inner": config.n_inner or 0,
         "activation": config.activation_function,

@@ -105,8 +105,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-# Settings that GPT2Config has under the same name, besides sizes and dtype
-AS_IN_CONFIG = ("bias", "layer_norm_epsilon", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
+# Settings that GPT2Config has under the same name
+AS_IN_CONFIG = ("n_layer", "n_head", "n_embd", "bias", "layer_norm_epsilon", "scale_attn_weights")
+AS_IN_CONFIG += ("scale_attn_by_inverse_layer_idx",)
 
 
 @dataclass(frozen=True)
@@ -274,16 +275,6 @@ class Settings:
     def __post_init__(self) -> None:
         check(self)
         self.tuning  # noqa: B018  # raises for invalid values
-
-    @property
-    def variant(self) -> dict[str, Any]:
-        """The fields of GPT2Config besides sizes and dtype."""
-        return {
-            "n_inner": self.n_inner or None,
-            "activation_function": self.activation,
-            "tie_word_embeddings": not self.untied,
-            **{name: getattr(self, name) for name in AS_IN_CONFIG},
-        }
 
     @property
     def tuning(self) -> Tuning:

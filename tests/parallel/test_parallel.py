@@ -23,7 +23,7 @@ from gpt2.parallel import WorkerError, auto, cores, memory
 from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import Group
 from gpt2.parallel.mpi import TimeLimit
-from gpt2.parallel.split import share
+from gpt2.parallel.split import cut
 from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
 from gpt2.train import program
@@ -113,10 +113,9 @@ def test_group_of_one():
 def test_shares_cover_the_batch_and_differ_by_one_at_most():
     for count in (1, 5, 8):
         for size in (1, 2, 3, 7):
-            slices = [share(count, rank, size) for rank in range(size)]
-            assert [i for s in slices for i in range(count)[s]] == list(range(count))
-            lengths = [s.stop - s.start for s in slices]
-            assert max(lengths) - min(lengths) <= 1
+            shares = [cut((range(count), range(count)), rank, size)[0] for rank in range(size)]
+            assert [i for share in shares for i in share] == list(range(count))
+            assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 # ---- Same numbers ------------------------------------------------------------------------------------------
