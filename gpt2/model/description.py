@@ -486,9 +486,11 @@ class Description:
         tuned = {} if self.tuning == Tuning() else {"tuned": asdict(self.tuning)}
         if self.gpt2:
             return tuned
-        own: dict[str, Any] = {"layers": {slot: name_of(layer.forward) for slot, layer in self.own.items()}}
-        own["block"] = None if self.block is None else self.block.name
-        own["file"] = None if self.file is None else {"path": self.file.path, "sha256": self.file.sha256}
+        own = {
+            "layers": {slot: name_of(layer.forward) for slot, layer in self.own.items()},
+            "block": None if self.block is None else self.block.name,
+            "file": None if self.file is None else {"path": self.file.path, "sha256": self.file.sha256},
+        }
         return {"own": own, **tuned}
 
     def summary(self) -> str:

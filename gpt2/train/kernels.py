@@ -3,14 +3,9 @@
     kernels = Kernels.of(request)    which, and a line that says why
     kernels.load()                            set OpenBLAS's environment variable
 
-OpenBLAS picks kernels by the family of the processor. They are not always the fastest: on Zen 4, which
-executes AVX-512 in two halves, it picks those with AVX-512, but the products of GPT-2 124M take 0.92 to 0.95
-of the time with those for Haswell, which use AVX2; short ones take 1.1 times as long. So the products of the
-run's model are timed with each, once per machine and model.
-
-Kernels may also crash: on a processor with AVX-512, those for Haswell of OpenBLAS 0.3.34, in NumPy 2.5.5, end
-the process in float64 products of many shapes. So the process that times them first computes products of
-varied shapes in both dtypes; kernels that end it are not used.
+OpenBLAS picks kernels by the family of the processor, and they are not always the fastest (docs/parallel.md).
+So the products of the run's model are timed with each, once per machine and model. The process that times
+them first computes products of varied shapes in both dtypes; kernels that crash are not used.
 
 Other kernels change the last digits of a run. So they are one of its settings, which a resumed run keeps.
 Nothing here imports NumPy, which loads OpenBLAS.

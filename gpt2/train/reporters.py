@@ -121,8 +121,8 @@ class ProgressReporter(Reporter):
             return
         if in_notebook():
             self._draw(run)
-        elif line := curve_line(metrics.read(run.folder)):
-            _print_if_encodable(line)
+        else:
+            print_curve(metrics.read(run.folder))
         if run.best is not None:
             print(f"best validation loss {run.best:.4f} nats per token, all in {printable(run.folder)}")
 
@@ -151,11 +151,15 @@ def reporter_here() -> Reporter:
     return ProgressReporter() if seen else Reporter()
 
 
-def curve_line(read: metrics.Metrics) -> str:
-    """The losses of a run as a line of bars between the first and the last; "" with fewer than two."""
+def print_curve(read: metrics.Metrics) -> None:
+    """Print the losses of a run as a line of bars between the first and the last, if there are two or more,
+    and if standard output's encoding has bars.
+    """
     losses = read.get("loss")[1]
-    picture = curve.bars(losses)
-    return picture and f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}"
+    if picture := curve.bars(losses):
+        with suppress(UnicodeEncodeError):
+            picture.encode(sys.stdout.encoding or "ascii")
+            print(f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}")
 
 
 class Own(Reporter):
@@ -199,10 +203,9 @@ class Own(Reporter):
                 f"in the steps before; gradient norm {step.grad_norm:.3g}"
             )
 
-    def share(self, flops: float) -> str:
-        """A rate as a share of the peak, as text. A rate near the peak shows that the peak was measured too
-        low; from then on it is ""."""
-        share = self.peak.share(flops)
+    def share(self, rate: float) -> str:
+        """A rate as a share of the peak, as text; "" once a rate has shown that it was measured too low."""
+        share = self.peak.share(rate)
         self.unclear = self.unclear or share is None
         return "" if self.unclear else f" ({share} of peak)"
 
@@ -234,8 +237,7 @@ class Own(Reporter):
             validated = read.get("val_loss")[1]
             if s.init and len(validated) > 1 and run.best == validated[0]:
                 done += f"; no step was better than {s.init}, whose weights are kept as the best"
-            if line := curve_line(read):
-                _print_if_encodable(line)
+            print_curve(read)
         print(fitted(done))
         folder = quoted(run.folder)
         chat = bool(s.template)  # the text is of conversations
@@ -316,13 +318,6 @@ REPORTERS = {"own": Own, "llm.c": LlmC}  # by --lines
 
 def _line(text):
     print(text, flush=True)
-
-
-def _print_if_encodable(line: str) -> None:
-    """Print a line, unless standard output's encoding lacks its characters."""
-    with suppress(UnicodeEncodeError):
-        line.encode(sys.stdout.encoding or "ascii")
-        print(line)
 
 
 def _describe(run: Run, flops: float, peak: Peak, file: TextIO) -> None:
