@@ -63,7 +63,7 @@ class Decoder:
             model.drop_stale_programs()
             if model.checked_to_read is not d:
                 with np.errstate(all="ignore"):
-                    try_layers(d)
+                    self._check_own()
                 model.checked_to_read = d
 
     def read(self, tokens: ArrayLike, last_only: bool = False) -> np.ndarray:
@@ -126,77 +126,44 @@ class Decoder:
         kept = self._kept.setdefault((layer.name, number), {})
         return layer.read(*inputs, kept=kept, start=self.length, length=self.config.block_size, **static)
 
+    def _check_own(self):
+        """Raise UserError for an own layer or block that gives other numbers than its forward when it is
+        read to the end of the context: in two pieces, or position by position, at both ends of a long one.
+        """
+        d, T, rng = self.description, self.config.block_size, np.random.default_rng(0)
+        names = {None, *(p.name for p in d.table)}
+        for slot in d.own:
+            places = [p for p, s in d.calls.items() if s.layer == slot and names.issuperset(s.tensors)]
+            if places and slot != "crossentropy":
+                inputs = d.inputs_at(places[0], 1, T, rng)
+                text = f"{slot} ({d.own[slot].name})"
+                self._check_pieces(slot, text, inputs, len(DATA[slot]), d.calls[places[0]].static)
+        if d.block is not None:
+            self._check_pieces("block", f"the block ({d.block.name})", d.inputs_at("block", 1, T, rng), 1, {})
+        self.length = 0
+        self._kept.clear()
 
-# ---- Checks of by_position and read ----------------------------------------------------------------------
-
-
-def try_layers(d: Description) -> None:
-    """Raise UserError for an own layer or block that gives other numbers than its forward when it is
-    read position by position, or in two pieces, to the end of the context.
-    """
-    T, rng = d.config.block_size, np.random.default_rng(0)
-    names = {None, *(p.name for p in d.table)}
-    for slot in d.own:
-        layer = d.layers[slot]
-        places = [p for p, s in d.calls.items() if s.layer == slot and names.issuperset(s.tensors)]
-        if not places or slot == "crossentropy":
-            continue
-        static, inputs = d.calls[places[0]].static, d.inputs_at(places[0], 1, T, rng)
-        expected, _ = layer.forward(*inputs, **static)
-        for cuts in (range(T + 1), sorted({0, T // 2, T})):
-            pieces = _by_pieces(layer, inputs, len(DATA[slot]), cuts, static)
-            _check_same(f"{slot} ({layer.name})", pieces, expected, d)
-    if d.block is not None:
-        _try_block(d, d.inputs_at("block", 1, T, rng))
-
-
-def _by_pieces(layer, inputs, count, cuts, static):
-    """The layer's result, read from cut to cut. The first `count` inputs have positions, along axis 1."""
-    kept, pieces, length = {}, [], inputs[0].shape[1]
-    for a, b in zip(cuts, cuts[1:]):
-        part = [*(x[:, a:b] for x in inputs[:count]), *inputs[count:]]
-        if layer.read is not None:
-            out = layer.read(*part, kept=kept, start=a, length=length, **static)
-        else:
-            out, _ = layer.forward(*part, **static)
-        pieces.append(np.array(out))
-    return np.concatenate(pieces, axis=1)
-
-
-def _try_block(d, inputs):
-    """Check the own block: on all positions at once, and on each as a separate sequence, where layers that
-    look back replay their first results, as they are checked separately.
-    """
-    outputs: list[np.ndarray] = []
-
-    def recording(layer):
-        def forward(*inputs, **static):
-            outputs.append(layer.forward(*inputs, **static)[0])
-            return outputs[-1], ()
-
-        return forward
-
-    def replaying(layer):
-        return lambda *inputs, **static: (np.swapaxes(outputs.pop(0), 0, 1), ())
-
-    def block(change):
-        layers = with_layers(d, lambda _, x: x if x.read is None else replace(x, forward=change(x)))
-        return layers["block"].forward
-
-    x, *tensors = inputs
-    expected, _ = block(recording)(x, *tensors)
-    separate, _ = block(replaying)(np.swapaxes(x, 0, 1), *tensors)
-    _check_same(f"the block ({d.block.name})", np.swapaxes(separate, 0, 1), expected, d)
-
-
-def _check_same(name, out, expected, d):
-    error = np.max(np.abs(out - expected), axis=(0, *range(2, out.ndim)))
-    far = np.flatnonzero(error > ROUNDING[d.config.dtype] * np.max(np.abs(expected)))
-    if len(far) and np.isfinite(expected).all():
-        raise UserError(
-            f"generation: {name}, read in pieces, gives other numbers than its forward, first at position "
-            f"{far[0]}; its by_position or read is wrong"
-        )
+    def _check_pieces(self, name, text, inputs, count, static):
+        """_check_own for one layer. The first `count` inputs have positions, along axis 1."""
+        T = self.config.block_size
+        expected, _ = self.description.written[name].forward(*inputs, **static)
+        ends = {*range(min(32, T)), *range(max(0, T - 32), T + 1)}
+        for cuts in (sorted(ends), sorted({0, T // 2, T})):
+            self._kept.clear()
+            pieces = []
+            for start, stop in zip(cuts, cuts[1:]):
+                self.length, self._calls = start, 0
+                part = [x[:, start:stop] for x in inputs[:count]]
+                out, _ = self._layers[name].forward(*part, *inputs[count:], **static)
+                pieces.append(np.array(out))
+            error = np.abs(np.concatenate(pieces, axis=1) - expected)
+            error = np.max(error, axis=(0, *range(2, error.ndim)))
+            far = np.flatnonzero(error > ROUNDING[self.config.dtype] * np.max(np.abs(expected)))
+            if len(far) and np.isfinite(expected).all():
+                raise UserError(
+                    f"generation: {text}, read in pieces, gives other numbers than its forward, first at "
+                    f"position {far[0]}; its by_position or read is wrong"
+                )
 
 
 # ---- One position, compiled ------------------------------------------------------------------------------
