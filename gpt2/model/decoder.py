@@ -61,10 +61,10 @@ class Decoder:
         self._ends_alone = all(d.layers[d.calls[place].layer].by_position for place in ("lnf", "head"))
         if not d.standard and not self.slow:
             model.drop_stale_programs()
-            if model.checked_to_read is not d:
+            if d not in model.checked_to_read:
                 with np.errstate(all="ignore"):
                     self._check_own()
-                model.checked_to_read = d
+                model.checked_to_read.add(d)
 
     def read(self, tokens: ArrayLike, last_only: bool = False) -> np.ndarray:
         """Read tokens (B, n) after what was read before; return logits (B, n, V), one row per new token.

@@ -275,7 +275,7 @@ class GPT2:
 
     def drop_generation(self) -> None:
         """Forget what generation (model/decoder.py) keeps between calls."""
-        self.checked_to_read: Description | None = None  # whose own layers read like their forward
+        self.checked_to_read: set[Description] = set()  # whose own layers read like their forward
         self.one_position: dict[int, tuple] = {}  # batch -> (Description, its program for one position)
 
     def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
