@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from bench.gradbench import MODULES, protocol
+from bench.gradbench.descent import VARIANTS
 from bench.harness import program
 from gpt2.autodiff import limit_blas_threads, set_threads
 from gpt2.errors import UserError
@@ -20,8 +21,22 @@ NAMES = tuple(name for name in MODULES if name != "hello")
 RUNS, SECONDS = 5, 0.5  # at least so many runs, and CPU seconds
 
 
+# ---- Random inputs, by evaluation --------------------------------------------------------------------------
+
+
 def normal(rng, *shape):
     return rng.normal(size=shape).tolist()
+
+
+def kmeans(rng, k, n, d):
+    points = rng.random((n, d)).tolist()
+    return {"points": points, "centroids": points[-k:]}
+
+
+def lstm(rng, layers, characters, b):
+    shapes = {"main_params": (2 * layers, 4 * b), "extra_params": (3, b), "state": (2 * layers, b)}
+    shapes["sequence"] = (characters, b)
+    return {name: normal(rng, *shape) for name, shape in shapes.items()}
 
 
 def gmm(rng, d, k, n):
@@ -31,9 +46,14 @@ def gmm(rng, d, k, n):
     return {"d": d, "k": k, "n": n, **data, "gamma": 1.0, "m": 0}
 
 
-def hand(rng, triangles):
-    """Input of ht: a hand of 544 vertices and 100 points, which belong to triangles or to vertices."""
-    bones, vertices, points = 22, 544, 100
+def ba(rng, n, m, p):
+    data = {"cam": normal(rng, 11), "x": normal(rng, 3), "w": 0.7, "feat": normal(rng, 2)}
+    return {"n": n, "m": m, "p": p, **data}
+
+
+def hand(rng, vertices, points, complicated=False):
+    """A hand and points, which belong to vertices, or to triangles if it is complicated."""
+    bones = 22
     model = {
         "bone_count": bones,
         "bone_names": [str(i) for i in range(bones)],
@@ -47,40 +67,48 @@ def hand(rng, triangles):
     }
     places = rng.integers(0, vertices, points).tolist()
     data = {"model": model, "correspondences": places, "points": normal(rng, points, 3)}
-    return {"theta": normal(rng, 26), "us": normal(rng, points, 2) if triangles else [], "data": data}
+    return {"theta": normal(rng, 26), "us": normal(rng, points, 2) if complicated else [], "data": data}
 
 
-def rows(rng):
-    """(module, size, input, name of the value's function or None, name of the derivative's function)"""
-    yield "lse", "n = 320,000", {"x": normal(rng, 320_000)}, "primal", "gradient"
-    yield "llsq", "n = 1024, m = 128", {"x": normal(rng, 128), "n": 1024}, "primal", "gradient"
-    for n in (8, 10):
-        yield "det", f"{n} x {n}", {"A": normal(rng, n * n), "ell": n}, "primal", "gradient"
-    for n, s in ((1000, 100), (100_000, 10)):
-        data = {"x": rng.random(n).tolist(), "s": s}
-        yield "ode", f"n = {n:,}, s = {s}", data, "primal", "gradient"
-    for k in (10, 1000):
-        points = rng.random((10_000, 8)).tolist()
-        data = {"points": points, "centroids": points[-k:]}
-        yield "kmeans", f"k = {k}, n = 10,000, d = 8", data, "cost", "dir"
-    shapes = {"main_params": (4, 56), "extra_params": (3, 14), "state": (4, 14), "sequence": (1024, 14)}
-    data = {name: normal(rng, *shape) for name, shape in shapes.items()}
-    yield "lstm", "l = 2, c = 1024, b = 14", data, "objective", "jacobian"
-    for d, k in ((10, 25), (64, 50)):
-        yield "gmm", f"d = {d}, k = {k}, n = 1000", gmm(rng, d, k, 1000), "objective", "jacobian"
-    data = {"cam": normal(rng, 11), "x": normal(rng, 3), "w": 0.7, "feat": normal(rng, 2)}
-    data = {"n": 49, "m": 7776, "p": 31_843, **data}
-    yield "ba", "n = 49, m = 7776, p = 31,843", data, "objective", "jacobian"
-    for name, triangles in (("simple", False), ("complicated", True)):
-        yield "ht", f"{name}, 544 vertices, 100 points", hand(rng, triangles), "objective", "jacobian"
-    for variant in ("rr", "ff"):
-        yield "saddle", variant, {"start": [1.0, 1.0]}, None, variant
-        yield "particle", variant, {"w": 0.0}, None, variant
+INPUTS = {
+    "hello": lambda rng: 3.0,
+    "lse": lambda rng, n: {"x": normal(rng, n)},
+    "llsq": lambda rng, n, m: {"x": normal(rng, m), "n": n},
+    "det": lambda rng, n: {"A": normal(rng, n * n), "ell": n},
+    "ode": lambda rng, n, s: {"x": rng.random(n).tolist(), "s": s},
+    "kmeans": kmeans,
+    "lstm": lstm,
+    "gmm": gmm,
+    "ba": ba,
+    "ht": hand,
+    "saddle": lambda rng: {"start": [1.0, 1.0]},
+    "particle": lambda rng: {"w": 0.0},
+}
+# (evaluation, its size in words, arguments of its random input); of the last ones what is timed is a variant
+ROWS = (
+    ("lse", "n = 320,000", 320_000),
+    ("llsq", "n = 1024, m = 128", 1024, 128),
+    ("det", "8 x 8", 8),
+    ("det", "10 x 10", 10),
+    ("ode", "n = 1,000, s = 100", 1000, 100),
+    ("ode", "n = 100,000, s = 10", 100_000, 10),
+    ("kmeans", "k = 10, n = 10,000, d = 8", 10, 10_000, 8),
+    ("kmeans", "k = 1000, n = 10,000, d = 8", 1000, 10_000, 8),
+    ("lstm", "l = 2, c = 1024, b = 14", 2, 1024, 14),
+    ("gmm", "d = 10, k = 25, n = 1000", 10, 25, 1000),
+    ("gmm", "d = 64, k = 50, n = 1000", 64, 50, 1000),
+    ("ba", "n = 49, m = 7776, p = 31,843", 49, 7776, 31_843),
+    ("ht", "simple, 544 vertices, 100 points", 544, 100),
+    ("ht", "complicated, 544 vertices, 100 points", 544, 100, True),
+    *((name, variant) for variant in ("rr", "ff") for name in ("saddle", "particle")),
+)
 
 
-def measure(module, name, data):
+# ---- The table ---------------------------------------------------------------------------------------------
+
+
+def measure(function, data):
     """(median milliseconds of a run, milliseconds of the first call)"""
-    function = protocol.function_of(module, name)
     arguments = function.read(data)
     spent = []
     with np.errstate(all="ignore"):
@@ -92,9 +120,7 @@ def measure(module, name, data):
 
 
 def digits(number, n=3):
-    """A number with n significant digits, or rounded to an integer if it has more; "" for None."""
-    if number is None:
-        return ""
+    """A number with n significant digits, or rounded to an integer if it has more."""
     return f"{number:.0f}" if number >= 10 ** (n - 1) else f"{number:.{n}g}"
 
 
@@ -107,13 +133,20 @@ def main(argv):
     set_threads(1)
     limit_blas_threads(1)
     print("| evaluation | size | value | derivative | ratio | compile |\n|---|---|---:|---:|---:|---:|")
-    for module, size, data, value, derivative in rows(np.random.default_rng(5)):
+    rng = np.random.default_rng(5)
+    for module, size, *sizes in ROWS:
+        data = INPUTS[module](rng, *sizes)
         if names and module not in names:
             continue
-        primal = measure(module, value, data)[0] if value else None
-        ms, first = measure(module, derivative, data)
-        cells = [f"`{module}`", size, digits(primal), digits(ms), digits(ms / primal if primal else None, 2)]
-        print(f"| {' | '.join(cells)} | {first:.0f} |", flush=True)
+        functions = protocol.functions_of(module)
+        value = ratio = ""
+        if size in VARIANTS:
+            ms, first = measure(functions[size], data)
+        else:  # its functions are the value and the derivative
+            (plain, _), (ms, first) = (measure(function, data) for function in functions.values())
+            value, ratio = digits(plain), digits(ms / plain, 2)
+        cells = (f"`{module}`", size, value, digits(ms), ratio, f"{first:.0f}")
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import numpy as np
 
 from bench.gradbench.function import Function, array
 from bench.programs import formulas
-from bench.programs.inputs import hand_constants
 from bench.programs.library import NUMPY
 from gpt2 import autodiff as ad
 
@@ -37,6 +36,25 @@ def jacobian(theta, us, points, places, model):
     of_us = lambda us: errors(theta, us, points, places, model)  # noqa: E731
     by_us = [ad.jvp(of_us, (us,), (np.tile(unit, (len(us), 1)),))[1] for unit in np.eye(2)]
     return np.concatenate([*(d.reshape(-1, 1) for d in by_us), by_theta], axis=1)
+
+
+def hand_constants(bones, mirrored=False):
+    """The index of each bone's angles, among 20 angles and a zero after them, and constant matrices."""
+    x, z = np.full(bones, 20), np.full(bones, 20)
+    for finger in range(5):
+        first = 2 + 4 * finger
+        x[first : first + 3] = 4 * finger + np.array([0, 2, 3])
+        z[first] = 4 * finger + 1
+    return {
+        "zero": np.zeros(bones),
+        "one": np.ones(bones),
+        "x": x,
+        "z": z,
+        "eye": np.eye(3),
+        "column": np.zeros((bones, 3, 1)),
+        "last": np.tile([0.0, 0.0, 0.0, 1.0], (bones, 1, 1)),
+        "mirror": np.array([-1.0 if mirrored else 1.0, 1.0, 1.0]),
+    }
 
 
 def _read(message):

@@ -171,7 +171,7 @@ def hand(L, theta, base_relatives, inverse_absolutes, positions, weights, fixed,
     """The posed hand's vertices, (M, 3).
 
     theta    (26,): 3 rotation of the hand (axis times angle), 3 translation, 4 angles a finger
-    fixed    bench.programs.inputs.hand_constants
+    fixed    bench.gradbench.ht.hand_constants
     parents  the parent of each bone, or -1
     """
     column, last = fixed["column"], fixed["last"]

@@ -9,7 +9,6 @@ from autograd.scipy.linalg import solve_triangular
 from autograd.scipy.special import logsumexp
 
 from bench.programs import formulas
-from bench.programs.inputs import arguments
 from bench.programs.library import Library, places, powers, python_loop, python_while
 
 
@@ -56,6 +55,5 @@ OTHERS = {"kmeans": direction, "ba": partial(formulas.ba_blocks, AUTOGRAD), "ht"
 
 def program(name, variant, inputs):
     """A function without arguments that returns the derivatives."""
-    inputs = arguments(name, inputs)
     f = OTHERS.get(name) or formulas.gradient_of(name, autograd.grad, AUTOGRAD)
     return lambda: f(*inputs)

@@ -6,13 +6,11 @@ import numpy as np
 
 from bench.gradbench import descent, ht, kmeans, particle, saddle
 from bench.programs import formulas
-from bench.programs.inputs import arguments
 from bench.programs.library import NUMPY
 from gpt2 import autodiff as ad
 
 
-def make_ht(*inputs):
-    theta, points, places, *model = arguments("ht", inputs)
+def make_ht(theta, points, places, *model):
     return partial(ad.compile(ht.jacobian, pure=True), theta, np.zeros((0, 2)), points, places, model)
 
 
@@ -23,7 +21,7 @@ def make_saddle(x, start, etas):
     return partial(gradient, x.tolist(), start.tolist(), etas)
 
 
-def make_particle(w, dt):
+def make_particle(w, start, dt):
     force = descent.reverse(particle.potential)
 
     def squared_miss(w):
@@ -44,7 +42,7 @@ def make_particle(w, dt):
 
 
 PROGRAMS = {
-    "kmeans": lambda points, centroids: partial(ad.compile(kmeans.direction, pure=True), points, centroids),
+    "kmeans": lambda centroids, points: partial(ad.compile(kmeans.direction, pure=True), points, centroids),
     "ba": lambda *inputs: partial(ad.compile(partial(formulas.ba_blocks, NUMPY), pure=True), *inputs),
     "ht": make_ht,
     "saddle": make_saddle,
@@ -57,4 +55,4 @@ def program(name, variant, inputs):
     if name in PROGRAMS:
         return PROGRAMS[name](*inputs)
     gradient = formulas.gradient_of(name, partial(ad.grad, pure=True), NUMPY)
-    return partial(gradient, *arguments(name, inputs))
+    return partial(gradient, *inputs)

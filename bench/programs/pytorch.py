@@ -11,7 +11,6 @@ import torch
 from torch.utils._pytree import tree_map
 
 from bench.programs import formulas
-from bench.programs.inputs import arguments
 from bench.programs.library import Library, python_loop, python_while
 
 torch.set_default_dtype(torch.float64)
@@ -88,7 +87,7 @@ def program(name, variant, inputs):
     """A function without arguments that returns the derivatives. variant: eager or compile."""
     library = COMPILED if variant == "compile" else EAGER
     wrapped = torch.compile if variant == "compile" and name not in LOOPS else lambda f: f
-    inputs = tree_map(_tensor, arguments(name, inputs))
+    inputs = tree_map(_tensor, inputs)
     if name in OTHERS:
         f = wrapped(partial(OTHERS[name], library))
         return lambda: f(*inputs)

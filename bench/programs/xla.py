@@ -10,7 +10,6 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from bench.programs import formulas
-from bench.programs.inputs import arguments
 from bench.programs.library import Library
 
 jax.config.update("jax_enable_x64", True)
@@ -68,7 +67,6 @@ OTHERS = {
 
 def program(name, variant, inputs):
     """A function without arguments that returns the derivatives, once they are computed."""
-    inputs = arguments(name, inputs)
     f = OTHERS.get(name) or formulas.gradient_of(name, jax.grad, JAX)
     static = [
         i for i, x in enumerate(inputs) if isinstance(x, int) or (name == "ht" and i == len(inputs) - 1)

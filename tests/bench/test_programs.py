@@ -46,8 +46,8 @@ def test_derivatives_agree_with_finite_differences():
 
     args = inputs("kalman", tiny=True)
     step = 1e-6 * np.eye(2)[0]
-    more, less = ((*args[:2], args[2] + d, args[3]) for d in (step, -step))
-    values = [formulas.kalman(own.NUMPY, *own.arguments("kalman", g)) for g in (more, less)]
+    more, less = ((*args[:2], args[2] + d, *args[3:]) for d in (step, -step))
+    values = [formulas.kalman(own.NUMPY, *given) for given in (more, less)]
     slope = (values[0] - values[1]) / 2e-6
     assert derivatives("own", "kalman")[-2] == pytest.approx(slope, rel=1e-7)
 
