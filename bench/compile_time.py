@@ -12,7 +12,6 @@ first gradients less that of later ones. It should not rise with n. Recording, w
 is included.
 """
 
-import functools
 import itertools
 import statistics
 import time
@@ -46,31 +45,20 @@ BLOCKS = (1, 2, 4, 8, 12)
 WHOLE_RATE = 1.0  # as in gpt2.backward.whole
 
 
-class Stages:
-    """Milliseconds by stage, and the number of ops in the compiled programs."""
-
-    def __init__(self):
-        self.times = dict.fromkeys(STAGES, 0.0)
-        self.ops = 0
-
-    def on_stage(self, title, result, seconds):
-        """Called by the compiler after each of its stages."""
-        if title in TITLES:
-            self.times[TITLES[title]] += seconds * 1e3
-        if title in ("forward", "backward"):
-            self.ops += sum(n.op not in ("input", "const") for n in result.nodes)
-
-    def least(self, other):
-        """Take the smaller time of the two for each stage."""
-        self.times = {k: min(t, other.times[k]) for k, t in self.times.items()}
-        return self
-
-
 def compiled(f, args, static, options=None):
-    """The Stages of compiling f's forward and backward programs with gpt2.backward's options."""
-    s = Stages()
-    ad.FixedPair(f, options_for(), **(options or {})).build(args, static, s.on_stage)
-    return s
+    """(milliseconds by stage, number of ops) of compiling f's forward and backward programs with
+    gpt2.backward's options.
+    """
+    times, sizes = dict.fromkeys(STAGES, 0.0), []
+
+    def on_stage(title, result, seconds):
+        if title in TITLES:
+            times[TITLES[title]] += seconds * 1e3
+        if title in ("forward", "backward"):
+            sizes.append(sum(n.op not in ("input", "const") for n in result.nodes))
+
+    ad.FixedPair(f, options_for(), **(options or {})).build(args, static, on_stage)
+    return times, sum(sizes)
 
 
 def layer_rows():
@@ -87,12 +75,6 @@ def model_rows(real, numbers=BLOCKS):
         tokens, targets = rng.integers(0, config.vocab_size, (2, 4, config.block_size))
         args = [*model.params.values(), tokens, targets]
         yield f"{blocks} block{'s' * (blocks > 1)}", (model._whole_loss, args, {}, {"rate": WHOLE_RATE})
-
-
-def print_row(name, s):
-    total = sum(s.times.values())
-    figures = [total, total / s.ops * 1e3, *s.times.values()]
-    print("  ".join([f"{name:<15}", f"{s.ops:>10}", *(f"{x:>10.1f}" for x in figures)]), flush=True)
 
 
 def print_growth(sizes):
@@ -141,7 +123,10 @@ def main(arguments):
     print("  ".join([f"{'':<15}", *(f"{h:>10}" for h in heads)]))
     for name, case in itertools.chain(layer_rows(), model_rows(options.real, options.blocks)):
         runs = [compiled(*case) for _ in range(options.repeat)]
-        print_row(name, functools.reduce(Stages.least, runs))
+        least, ops = [min(times[stage] for times, _ in runs) for stage in STAGES], runs[0][1]
+        figures = [sum(least), sum(least) / ops * 1e3, *least]
+        print("  ".join([f"{name:<15}", f"{ops:>10}", *(f"{x:>10.1f}" for x in figures)]), flush=True)
+    return None
 
 
 if __name__ == "__main__":

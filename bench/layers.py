@@ -123,7 +123,11 @@ def as_text(result):
         [layer, *(ratios.shown(row["ratios"][p][part]) if p in row["ratios"] else "-" for p, part in columns)]
         for layer, row in layers.items()
     ]
-    compared.append(["geometric mean", *(mean_of(layers, *column) for column in columns)])
+    means = []
+    for pair, part in columns:
+        medians = [r["ratios"][pair][part]["median"] for r in layers.values() if pair in r["ratios"]]
+        means.append(f"{geometric_mean(medians):.2f}")
+    compared.append(["geometric mean", *means])
     text = [
         f"{result['batch']}, {counted(result['threads'], 'thread')}, "
         f"gpt2 with elementwise {result['elementwise']}: forward / backward, median milliseconds",
@@ -142,12 +146,6 @@ def as_text(result):
 def milliseconds(parts):
     medians = [parts[part]["median"] for part in ("forward", "backward")] if parts else []
     return " / ".join(f"{ms:.{2 if ms < 10 else 0}f}" for ms in medians) or "-"
-
-
-def mean_of(layers, pair, part):
-    """The geometric mean over the layers of the median ratios."""
-    medians = [row["ratios"][pair][part]["median"] for row in layers.values() if pair in row["ratios"]]
-    return f"{geometric_mean(medians):.2f}"
 
 
 if __name__ == "__main__":

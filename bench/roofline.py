@@ -12,6 +12,7 @@ both times are printed.
 """
 
 import ast
+import functools
 import itertools
 import re
 import statistics
@@ -143,18 +144,23 @@ def measure(size, backward, threads, steps):
     ad.set_threads(threads)
     tokens, targets = next(sizes.batches(size))
     before = rates.sgemm_peak(threads), rates.copy_bandwidth()
-    plain = Training(size, backward)
-    without = [plain.step(tokens, targets)["all"] for _ in range(steps + 2)][2:]
-    del plain
+
+    def stepping():
+        model = GPT2(size.config, backward, seed=0)
+        return functools.partial(timed_step, model, AdamW(model), tokens, targets)
+
+    step = stepping()
+    without = [step()["all"] for _ in range(steps + 2)][2:]
+    del step
     emitted.load_source = load_source
     try:
-        training = Training(size, backward)
+        step = stepping()
         for clock.noting in (False, True, False):
-            training.step(tokens, targets)
+            step()
         samples, parts = [], []
         for _ in range(steps):
             clock.seconds[:] = [0.0] * len(clock.seconds)
-            parts.append(training.step(tokens, targets))
+            parts.append(step())
             samples.append(list(clock.seconds))
     finally:
         emitted.load_source = load
@@ -168,31 +174,24 @@ def measure(size, backward, threads, steps):
         "copy": max(before[1], after[1]),
         "step_ms": 1e3 * statistics.median(without),
         "clocked_ms": 1e3 * statistics.median(part["all"] for part in parts),
-        "rows": rows(clock, samples, parts, training.model.num_parameters),
+        "rows": rows(clock, samples, parts, size.config.num_parameters),
     }
     for row in result["rows"]:
         row["bound_ms"] = 1e3 * (row["flops"] / result["sgemm"] + row["bytes"] / result["copy"])
     return result
 
 
-class Training:
-    """A training step, timed in three parts."""
-
-    def __init__(self, size, backward):
-        self.model = GPT2(size.config, backward, seed=0)
-        self.optimizer = AdamW(self.model)
-
-    def step(self, tokens, targets):
-        """Seconds of the parts, and of all, as a dict."""
-        times = [time.perf_counter()]
-        self.model.loss_and_grads(tokens, targets)
-        times.append(time.perf_counter())
-        norm = self.optimizer.grad_norm()
-        times.append(time.perf_counter())
-        self.optimizer.update(norm, clip=CLIP)
-        times.append(time.perf_counter())
-        grads, norm, update = (b - a for a, b in zip(times, times[1:]))
-        return {"grads": grads, "norm": norm, "AdamW": update, "all": times[-1] - times[0]}
+def timed_step(model, optimizer, tokens, targets):
+    """Seconds of the parts of a training step, and of all, as a dict."""
+    times = [time.perf_counter()]
+    model.loss_and_grads(tokens, targets)
+    times.append(time.perf_counter())
+    norm = optimizer.grad_norm()
+    times.append(time.perf_counter())
+    optimizer.update(norm, clip=CLIP)
+    times.append(time.perf_counter())
+    grads, norm, update = (b - a for a, b in zip(times, times[1:]))
+    return {"grads": grads, "norm": norm, "AdamW": update, "all": times[-1] - times[0]}
 
 
 def rows(clock, samples, parts, parameters):
@@ -222,10 +221,6 @@ def rows(clock, samples, parts, parameters):
 # ---- Reports -----------------------------------------------------------------------------------------------
 
 
-def heading(result):
-    return f"{result['size']}, gpt2 {result['backward']}, {counted(result['threads'], 'thread')}"
-
-
 def as_text(result):
     lines = [line(row) for row in result["rows"]]
     sgemm, copy, clocked = result["sgemm"], result["copy"], result["clocked_ms"]
@@ -236,7 +231,8 @@ def as_text(result):
     header = ["statements", "calls", "GFLOP", "MiB", "GFLOP/s or GB/s", "of the best", "ms", "above it"]
     return "\n".join(
         [
-            f"{heading(result)}: {result['step_ms']:.0f} ms a step, {clocked:.0f} with a clock",
+            f"{result['size']}, gpt2 {result['backward']}, {counted(result['threads'], 'thread')}: "
+            f"{result['step_ms']:.0f} ms a step, {clocked:.0f} with a clock",
             f"the machine: {sgemm / 1e9:.0f} GFLOP/s in products, {copy / 1e9:.1f} GB/s in copies",
             f"products: {flops / 1e9:.0f} GFLOP, {ms:.0f} ms, at the best rate {bound:.0f}; "
             f"all else {accounted - ms:.0f} ms; between statements {clocked - accounted:.0f}",

@@ -106,7 +106,9 @@ def measure(size, setups, options):
         for setup in setups:
             if setup.team not in teams:
                 program.note(f"starting {setup.label}")
-                teams[setup.team] = stack.enter_context(make_team(size.config, *setup.team, options))
+                model, (workers, n) = GPT2(size.config, backward=options.backward, seed=None), setup.team
+                team = Processes(model, AdamW(model), workers, threads=workers * n, pin=options.pin)
+                teams[setup.team] = stack.enter_context(team)
         pids = {key: [process.pid for process in team.workers.processes] for key, team in teams.items()}
 
         def step(setup):
@@ -120,11 +122,6 @@ def measure(size, setups, options):
         rest, every = (lambda setup: settle(*pids[setup.team])), sum(pids.values(), [])
         counted, load = play_rounds(turns, rest, every, options.rounds, options.seconds)
     return {setup: [rounds[1 + i] for i in counted] for setup, rounds in samples.items()}, load
-
-
-def make_team(config, workers, threads, options):
-    model = GPT2(config, backward=options.backward, seed=None)
-    return Processes(model, AdamW(model), workers, threads=workers * threads, pin=options.pin)
 
 
 def rows_of(setups, samples, T):

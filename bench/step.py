@@ -189,21 +189,18 @@ def as_text(result):
         f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}"
         f"{', beside ' + counted(result['busy'], 'busy program') if result['busy'] else ''}; "
         "ratios: median [quartiles] over rounds",
-        *([peak_line(result)] if shares else []),
+        *(
+            f"products of a step: {result['flops'] / 1e9:.3g} GFLOP; sgemm peak: {row['gflops']:.0f} GFLOP/s "
+            f"at the median ({row['about']})"
+            for name, row in rows.items()
+            if name == PEAK
+        ),
         ratios.table(header, lines),
         *dict.fromkeys(row["about"] for name, row in rows.items() if name != PEAK and row.get("about")),
     ]
     text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]
     text += contenders.absences(result["absent"])
     return "\n".join([*text, *(program.load_line(load) for load in result["heats"])])
-
-
-def peak_line(result):
-    row = result["rows"][PEAK]
-    return (
-        f"products of a step: {result['flops'] / 1e9:.3g} GFLOP; sgemm peak: {row['gflops']:.0f} GFLOP/s "
-        f"at the median ({row['about']})"
-    )
 
 
 if __name__ == "__main__":

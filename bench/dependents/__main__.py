@@ -4,14 +4,13 @@
     python -m bench.dependents                       run all of them
     python -m bench.dependents pymanopt examples     run some
 
-The programs are not part of this project: --fetch puts each into a folder of --checkouts (see programs.py).
+The programs are not part of this project: --fetch puts each into a folder of --checkouts (see programs.toml).
 --python is an interpreter with autograd, pytest and the programs' requirements. All times are CPU seconds.
 """
 
 from __future__ import annotations
 
 import itertools
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,7 +22,7 @@ from pathlib import Path
 from bench.harness import program
 
 from . import examples, suites
-from .programs import EXAMPLES, NOT_EXAMPLES, SUITES
+from .suites import SUITES
 
 
 def main(argv: list[str]) -> None:
@@ -52,16 +51,7 @@ def main(argv: list[str]) -> None:
         parser.error(f"not in {checkouts}: {', '.join(missing)} (--fetch downloads them)")
     suites.report(chosen, checkouts, python, suites.Limits(args.each, args.limit))
     if not args.names or "examples" in args.names:
-        run_examples(checkouts, python, args.seconds)
-
-
-def run_examples(checkouts: Path, python: str, seconds: float) -> None:
-    """Run the examples in a copy of their folder, as they write pictures into it."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "examples"
-        shutil.copytree(checkouts / EXAMPLES[1] / EXAMPLES[2], folder)
-        names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*.py") if p.name not in NOT_EXAMPLES)
-        examples.report(folder, names, python, seconds)
+        examples.report(checkouts, python, args.seconds)
 
 
 def fetch(checkouts: Path) -> None:

@@ -9,16 +9,31 @@ import json
 import os
 import subprocess
 import tempfile
+import tomllib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
-
-from .programs import Suite
 
 HERE = ["-m", "gpt2.autodiff.compat.autograd"]
 PYTEST = ["-m", "pytest", "-q", "-c", os.devnull, "--rootdir=.", "--noconftest", "-p", "no:cacheprovider"]
 REPORTER = ["-p", "bench.dependents.reporter"]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class Suite(NamedTuple):
+    """A package with tests; programs.toml says what the fields are."""
+
+    name: str
+    source: str
+    folder: str
+    tests: Sequence[str]
+    installed: Sequence[str] = ()
+    only: str = ""
+
+
+TABLE = tomllib.loads(Path(__file__).with_name("programs.toml").read_text(encoding="utf-8"))
+SUITES = [Suite(**suite) for suite in TABLE["suites"]]
 
 
 class Limits(NamedTuple):
@@ -93,15 +108,10 @@ def compared(suite: Suite, theirs: Outcome, ours: Outcome) -> tuple[str, list[st
     return "| " + " | ".join(cells) + " |", [f"{k}: {ours.tests.get(k, 'was not run')[:160]}" for k in lost]
 
 
-def slowest(theirs: Outcome, ours: Outcome, n: int = 3) -> list[str]:
-    """The tests that lose the most time to autograd."""
-    both = theirs.seconds.keys() & ours.seconds.keys()
-    most = sorted(both, key=lambda k: theirs.seconds[k] - ours.seconds[k])[:n]
-    return [f"{k}: {theirs.seconds[k]:.1f} s and {ours.seconds[k]:.1f} s" for k in most]
-
-
 def report(suites: list[Suite], checkouts: Path, python: str, limits: Limits) -> None:
-    """Print the table in Markdown, and below each row the tests that fail here only."""
+    """Print the table in Markdown; below each row the tests that fail here only, and those that lose the most
+    time to autograd.
+    """
     if suites:
         print("| package | source | with autograd | here | passes | autograd | here |")
         print("|---|---|---|---|---|---|---|")
@@ -112,4 +122,6 @@ def report(suites: list[Suite], checkouts: Path, python: str, limits: Limits) ->
             theirs, ours = (run.result() for run in runs)
         row, lost = compared(suite, theirs, ours)
         print(row, *(f"- {suite.name}: {text}" for text in lost), sep="\n")
-        print(*(f"  slow: {text}" for text in slowest(theirs, ours)), sep="\n", flush=True)
+        both = theirs.seconds.keys() & ours.seconds.keys()
+        for k in sorted(both, key=lambda k: theirs.seconds[k] - ours.seconds[k])[:3]:
+            print(f"  slow: {k}: {theirs.seconds[k]:.1f} s and {ours.seconds[k]:.1f} s", flush=True)

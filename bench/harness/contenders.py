@@ -2,9 +2,8 @@
 
 A contender's module has some of
 
-    training(size, variant, threads) -> a trainer, see bench.harness.worker.training; peak.py does a share of
-                                        a step, without a loss. For models other than GPT-2 the function has
-                                        the name in bench.harness.sizes.Size.training
+    training(size, variant, threads) -> a trainer, see bench.harness.worker.training. For models other than
+                                        GPT-2 the function has the name in bench.harness.sizes.Size.training
     layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
     program(name, variant, inputs)   -> function that returns derivatives, see bench/programs
 
@@ -79,7 +78,7 @@ CONTENDERS = {  # in the order of tables
     "processes-haswell": Contender(
         "gpt2 processes, Haswell kernels", ENGINE, "processes", environment=HASWELL
     ),
-    "peak": Contender("its products at sgemm peak", "bench.harness.peak"),
+    "peak": Contender("its products at sgemm peak", "bench.harness.rates"),
 }
 
 PEAK = "peak"  # trains nothing; its rate is the machine's peak

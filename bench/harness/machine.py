@@ -7,10 +7,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+from numpy._core._multiarray_umath import __cpu_dispatch__ as DISPATCHED
+from numpy._core._multiarray_umath import __cpu_features__ as FEATURES
 
 from gpt2.autodiff.run.remembered import processor
+from gpt2.errors import UserError
 from gpt2.machine import busy_seconds, cores, own_seconds
 
+PROCESSORS = {"own": "", "avx2": "without AVX-512"}
 PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
 
 
@@ -53,15 +57,11 @@ def peak_memory(pid="self", shared=True):
         with open(f"/proc/{pid}/status") as status:
             sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in status if " kB" in line}
     except OSError:
-        return _peak_without_proc() if pid == "self" else 0
+        import resource  # not on Windows
+
+        unit = 1 if platform.system() == "Darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if pid == "self" else 0
     return sizes["VmHWM"] - (0 if shared else sizes.get("RssShmem", 0))
-
-
-def _peak_without_proc():
-    import resource
-
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _version(package):
@@ -77,6 +77,33 @@ def _total_memory():
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 0
+
+
+def instructions(name):
+    """The environment variables that restrict libraries to an instruction set, read when they are loaded.
+
+    own     all instructions of this machine's processor
+    avx2    without AVX-512, as on older and on desktop processors: OpenBLAS uses its Haswell kernels, NumPy
+            disables its AVX-512 loops, PyTorch (MKL, oneDNN) and JAX are limited to AVX2. Frequencies, caches
+            and memory remain those of this machine
+
+    Raises UserError if the machine lacks it.
+    """
+    if name == "own":
+        return {}
+    if name != "avx2":
+        raise UserError(f"--processor {name}: expected one of {', '.join(PROCESSORS)}")
+    if not FEATURES.get("AVX2"):
+        raise UserError("--processor avx2: this processor has no AVX2")
+    wider = [name for name in DISPATCHED if name.startswith(("X86_V4", "AVX512")) and FEATURES.get(name)]
+    return {
+        "OPENBLAS_CORETYPE": "Haswell",
+        **({"NPY_DISABLE_CPU_FEATURES": " ".join(wider)} if wider else {}),
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+    }
 
 
 # ---- Load of other programs --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentTypeError  # unlike a ValueError's, its text reaches the user
 from pathlib import Path
 
-from bench.harness import contenders, machine, processors
+from bench.harness import contenders, machine
 from gpt2.autodiff import Options
 from gpt2.backward import options_for
 from gpt2.cli import Parser
@@ -53,14 +53,14 @@ def contest_flags(p, rounds, seconds, default, among=contenders.CONTENDERS):
     words = "what computes this engine's compiled elementwise operations (default numpy)"
     text(p, "--elementwise", "|".join(Options.BACKENDS), "numpy", words, elementwise)
     words = "avx2: all contenders leave AVX-512 alone, as on an older processor (default own)"
-    kinds = tuple(processors.TITLES)
+    kinds = tuple(machine.PROCESSORS)
     p.add_argument("--processor", metavar="|".join(kinds), choices=kinds, default="own", help=words)
     nice_flag(p)
 
 
 def facts(options):
     """`machine.describe`. Also sets the environment of --processor for all processes started later."""
-    os.environ.update(processors.environment(options.processor))
+    os.environ.update(machine.instructions(options.processor))
     return {**machine.describe(), "passes_for": options.processor}
 
 
@@ -175,7 +175,7 @@ class Report:
 
 def machine_line(facts):
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
-    passing = processors.TITLES[facts.get("passes_for", "own")]
+    passing = machine.PROCESSORS[facts.get("passes_for", "own")]
     return (
         f"{facts['cpu']}{passing and ' ' + passing}, {facts['cores']} cores, {facts['memory_gb']} GB; "
         f"Python {facts['python']}, {packages}; BLAS of NumPy: {facts['blas']}; float32"

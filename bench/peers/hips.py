@@ -35,17 +35,15 @@ class Training:
         scale = min(1.0, CLIP / (norm + 1e-6))
         self.t += 1
         for (name, p), (_, g), (m, v) in zip(leaves(self.params), leaves(grads), self.moments):
-            self._adamw(p, g * scale, m, v, WEIGHT_DECAY if name in MATRICES else 0.0)
+            g = g * scale
+            m *= BETAS[0]
+            m += (1.0 - BETAS[0]) * g
+            v *= BETAS[1]
+            v += (1.0 - BETAS[1]) * g * g
+            step = (m / (1.0 - BETAS[0] ** self.t)) / (np.sqrt(v / (1.0 - BETAS[1] ** self.t)) + EPS)
+            p *= 1.0 - LR * (WEIGHT_DECAY if name in MATRICES else 0.0)
+            p -= LR * step
         return float(loss)
-
-    def _adamw(self, p, g, m, v, decay):
-        m *= BETAS[0]
-        m += (1.0 - BETAS[0]) * g
-        v *= BETAS[1]
-        v += (1.0 - BETAS[1]) * g * g
-        step = (m / (1.0 - BETAS[0] ** self.t)) / (np.sqrt(v / (1.0 - BETAS[1] ** self.t)) + EPS)
-        p *= 1.0 - LR * decay
-        p -= LR * step
 
 
 training = Training
@@ -62,17 +60,17 @@ class LayerRun:
         self.forward()
         self.dout = output_gradient(self.out)
 
-    def _of_floats(self, floats):
-        """The layer as a function of its float inputs alone."""
-        inputs = list(self.inputs)
-        for i, x in zip(self.argnums, floats):
-            inputs[i] = x
-        return self.function(*inputs, **self.static)
-
     def forward(self):
         self.out = self.pullback = None
+
+        def of_floats(floats):
+            inputs = list(self.inputs)
+            for i, x in zip(self.argnums, floats):
+                inputs[i] = x
+            return self.function(*inputs, **self.static)
+
         floats = tuple(self.inputs[i] for i in self.argnums)
-        self.pullback, self.out = autograd.make_vjp(self._of_floats)(floats)
+        self.pullback, self.out = autograd.make_vjp(of_floats)(floats)
 
     def backward(self):
         self.gradients = None

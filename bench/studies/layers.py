@@ -1,6 +1,7 @@
 """Study: manual and derived backward of every layer and of the whole model."""
 
 import inspect
+from functools import partial
 from statistics import geometric_mean
 
 import numpy as np
@@ -44,7 +45,15 @@ def run(options):
     memory_table(result, shown, options.quick)
     growth(result, {batch: times[batch, 1] for batch in sizes}, sizes)
     models(result, options, counts)
-    layer_notes(result, times, shown, counts)
+    for n in counts:
+        ratios = {name: t["derived", "both"].over(t["manual", "both"]) for name, t in times[shown, n].items()}
+        mean = geometric_mean([ratio.median for ratio in ratios.values()])
+        slower = [f"{name} ({ratio.median:.2f})" for name, ratio in ratios.items() if ratio.q1 > 1.02]
+        loses = f"The derived code loses in {', '.join(slower)}."
+        result.note(
+            f"Forward and backward, derived / manual, {counted(n, 'thread')}: geometric mean {mean:.2f}. "
+            + (loses if slower else "In no layer is the lower quartile above 1.02.")
+        )
     return result
 
 
@@ -143,12 +152,8 @@ def memory_table(result, batch, quick):
         "handed beyond the layer's inputs and result. Arrays: allocated by a later call.",
     )
     for name, case in study_cases(batch, quick).items():
-        table.add(name, *zip_up([footprint(case, layer) for layer in variants(plain(case)).values()]))
-
-
-def zip_up(rows):
-    """[(a, b), (c, d)] -> [a, c, b, d]"""
-    return [cell for column in zip(*rows) for cell in column]
+        rows = [footprint(case, layer) for layer in variants(plain(case)).values()]
+        table.add(name, *(cell for column in zip(*rows) for cell in column))
 
 
 def footprint(case, layer):
@@ -156,7 +161,14 @@ def footprint(case, layer):
     inputs = case.inputs(np.float32)
     out, saved = plain(case).forward(*inputs, **case.static)
     dout = output_gradient(out)
-    compile_only(layer, inputs, case.static, dout, saved)
+    # The programs of the layer are compiled here, without running them
+    if layer.kind == "auto":
+        entry, _ = layer.forward.__self__.entry(inputs, case.static)
+        entry.forward, entry.backward  # noqa: B018  compiles on first access
+    elif hasattr(layer.forward, "entry"):
+        layer.forward.entry(inputs, case.static)
+        gradients = inspect.getclosurevars(layer.backward).nonlocals["gradients"]
+        gradients.entry((dout, *saved), case.static)
     del out, saved
 
     def once():
@@ -165,25 +177,11 @@ def footprint(case, layer):
 
     used = memory(once)
     out, saved, _ = once()
-    return used.peak_bytes, bytes_beyond(saved, (*inputs, out)), used.arrays
-
-
-def compile_only(layer, inputs, static, dout, saved):
-    """Compile the programs of the layer without running them."""
-    if layer.kind == "auto":
-        entry, _ = layer.forward.__self__.entry(inputs, static)
-        entry.forward  # noqa: B018  compiles on first access
-        entry.backward  # noqa: B018
-    elif hasattr(layer.forward, "entry"):
-        layer.forward.entry(inputs, static)
-        inspect.getclosurevars(layer.backward).nonlocals["gradients"].entry((dout, *saved), static)
-
-
-def bytes_beyond(arrays, held):
-    """Bytes of the distinct buffers behind these arrays, without the buffers of `held`."""
-    roots = {id(root): root for root in map(root_of, arrays) if isinstance(root, np.ndarray)}
-    counted = {id(root_of(array)) for array in held}
-    return sum(root.nbytes for key, root in roots.items() if key not in counted)
+    # Of saved values the distinct buffers, without those of the inputs and the result
+    roots = {id(root): root for root in map(root_of, saved) if isinstance(root, np.ndarray)}
+    held = {id(root_of(array)) for array in (*inputs, out)}
+    kept = sum(root.nbytes for key, root in roots.items() if key not in held)
+    return used.peak_bytes, kept, used.arrays
 
 
 def root_of(array):
@@ -240,10 +238,18 @@ def models(result, options, counts):
     whole = {}
     for size in sizes:
         players = model_players(size)
-        peaks = [memory_of_step(model, size) for model in players.values()]
+        batch = next(batches(size))
+        calls = {spec: partial(model.loss_and_grads, *batch) for spec, model in players.items()}
+        peaks = []
+        for spec, call in calls.items():
+            if players[spec].program is not None:  # compiled before: under tracemalloc it would take minutes
+                entry, _ = players[spec].program.entry((*players[spec].params.values(), *batch), {})
+                entry.joint  # noqa: B018  compiles on first access
+            peaks.append(peak_bytes(call))
+        calls = {"forward": partial(players["manual"].loss, *batch), **calls}
         for n in counts:
             with threads(n):
-                times = interleave(model_calls(players, size), seconds, turn_s=0.02)
+                times = interleave(calls, seconds, turn_s=0.02)
             whole[size.name, n] = times["whole"].over(times["manual"])
             ratios = (
                 times["auto"].over(times["manual"]),
@@ -267,42 +273,6 @@ def model_players(size):
     for model in players.values():
         model.use(first.flat_params, first.flat_grads)
     return players
-
-
-def model_calls(players, size):
-    tokens, targets = next(batches(size))
-    calls = {
-        spec: (lambda model=model: model.loss_and_grads(tokens, targets)) for spec, model in players.items()
-    }
-    return {"forward": lambda: players["manual"].loss(tokens, targets), **calls}
-
-
-def memory_of_step(model, size):
-    """Peak bytes of a step. `whole` is compiled before, as it would take minutes under tracemalloc."""
-    tokens, targets = next(batches(size))
-    if model.program is not None:
-        entry, _ = model.program.entry((*model.params.values(), tokens, targets), {})
-        entry.joint  # noqa: B018  compiles on first access
-    return peak_bytes(lambda: model.loss_and_grads(tokens, targets))
-
-
-# ---- Notes -------------------------------------------------------------------------------------------------
-
-
-def layer_notes(result, times, shown, counts):
-    for n in counts:
-        ratios = {name: t["derived", "both"].over(t["manual", "both"]) for name, t in times[shown, n].items()}
-        mean = geometric_mean([ratio.median for ratio in ratios.values()])
-        slower = [f"{name} ({ratio.median:.2f})" for name, ratio in ratios.items() if ratio.q1 > 1.02]
-        text = f"derived / manual, {counted(n, 'thread')}"
-        result.note(
-            f"Forward and backward, {text}: geometric mean {mean:.2f}. "
-            + (
-                f"The derived code loses in {', '.join(slower)}."
-                if slower
-                else "In no layer is the lower quartile above 1.02."
-            )
-        )
 
 
 STUDY = Study(

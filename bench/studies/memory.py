@@ -23,29 +23,23 @@ TOLERANCE = 1e-4  # of the gradient's norm, relative: float32 sums in different 
 
 def run(options):
     result = Result()
-    for size in planned_sizes(options.quick):
-        planned = plans(GPT2(size.config, "whole"), size)
-        plan_table(result, size, planned)
-    measured = measured_sizes(options.quick)
+    planned = measured = [SMALL]
+    if not options.quick:
+        planned = [gpt2(256), gpt2(1024)]
+        # At T=1024 a step of 12 blocks takes five seconds; 3 blocks and a small vocabulary have the same cut
+        measured = [gpt2(256), gpt2(1024, n_layer=3, vocab_size=8192)]
+    for size in planned:
+        plan_table(result, size, *plans(GPT2(size.config, "whole"), size))
     for size in measured:
         model = GPT2(size.config, "whole")
         times = measure(model, size, 0.3 * options.seconds / len(measured), options.threads)
-        measured_table(result, size, plans(model, size, MEASURED), times)
+        measured_table(result, size, *plans(model, size, MEASURED), times)
         del model
         gc.collect()
     return result
 
 
 SMALL = Size("2x24, T=16", GPT2Config(vocab_size=97, block_size=16, n_layer=2, n_head=3, n_embd=24), 1, 16)
-
-
-def planned_sizes(quick):
-    return [SMALL] if quick else [gpt2(256), gpt2(1024)]
-
-
-def measured_sizes(quick):
-    """At T=1024 a step of 12 blocks takes five seconds; 3 blocks and a small vocabulary have the same cut."""
-    return [SMALL] if quick else [gpt2(256), gpt2(1024, n_layer=3, vocab_size=8192)]
 
 
 def gpt2(T, **smaller):
@@ -124,8 +118,7 @@ def step_of(model, size, rate):
 # ---- Reports -----------------------------------------------------------------------------------------------
 
 
-def plan_table(result, size, planned):
-    plans, cuts = planned
+def plan_table(result, size, plans, cuts):
     table = result.table(
         f"{size.name}: what the cut chooses",
         "ns a kept byte | kept [B] | recomputed, estimated [s] | of the step [x]",
@@ -137,8 +130,7 @@ def plan_table(result, size, planned):
         table.add(f"{rate:g}", kept, again, again * 1e9 / plans.once)
 
 
-def measured_table(result, size, planned, measurements):
-    plans, cuts = planned
+def measured_table(result, size, plans, cuts, measurements):
     usual = measurements[cost.NS_PER_BYTE][0]
     table = result.table(
         f"{size.name}: measured steps",

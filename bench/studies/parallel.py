@@ -1,5 +1,7 @@
 """Study: the cost of derived gradients of parallel regions, over threads and over work per thread."""
 
+from functools import partial
+
 import numpy as np
 
 from bench.studies.measure import interleave, threads
@@ -19,11 +21,11 @@ def run(options):
     counts = sorted({n for n in (1, 2, 4, 8, 16, 32, 64) if n <= options.threads} | {options.threads})
     regions = {
         "parallel_map": (
-            {size: map_region(size) for size in ((64,) if options.quick else MAP_SIZES)},
+            {n: calls_of(map_energy, SLICES, n) for n in ((64,) if options.quick else MAP_SIZES)},
             f"{SLICES} slices of so many elements, a body of twelve operations",
         ),
         "row region": (
-            {rows * CHANNELS: row_region(rows) for rows in ((8,) if options.quick else ROW_SIZES)},
+            {n * CHANNELS: calls_of(row_energy, n, CHANNELS) for n in ((8,) if options.quick else ROW_SIZES)},
             f"rows of {CHANNELS} elements, a layernorm and a tanh, cut into blocks of rows",
         ),
     }
@@ -47,28 +49,21 @@ def body(x):
     return np.sum(x)
 
 
-def map_region(size):
-    """(primal, gradient): calls of a parallel map over SLICES slices of this many elements."""
-
-    def energy(x):
-        return np.sum(ad.parallel_map(body, x))
-
-    return calls_of(energy, np.random.default_rng(0).standard_normal((SLICES, size)))
+def map_energy(x):
+    """A parallel map over the slices of x."""
+    return np.sum(ad.parallel_map(body, x))
 
 
-def row_region(rows):
-    """(primal, gradient): calls of a program that the compiler itself cuts into blocks of rows."""
-
-    def energy(x):
-        norm = (x - np.mean(x, -1, keepdims=True)) / np.sqrt(np.var(x, -1, keepdims=True) + 1e-5)
-        return np.sum(np.tanh(norm) * x)
-
-    return calls_of(energy, np.random.default_rng(0).standard_normal((rows, CHANNELS)))
+def row_energy(x):
+    """A program that the compiler itself cuts into blocks of rows."""
+    norm = (x - np.mean(x, -1, keepdims=True)) / np.sqrt(np.var(x, -1, keepdims=True) + 1e-5)
+    return np.sum(np.tanh(norm) * x)
 
 
-def calls_of(energy, x):
-    primal, gradient = ad.compile(energy), ad.grad(energy)
-    return (lambda: primal(x)), (lambda: gradient(x))
+def calls_of(energy, rows, columns):
+    """(primal, gradient): calls without arguments."""
+    x = np.random.default_rng(0).standard_normal((rows, columns))
+    return partial(ad.compile(energy), x), partial(ad.grad(energy), x)
 
 
 def on_threads(calls, counts):
@@ -115,15 +110,10 @@ def report(result, name, unit, times, counts):
             overhead[size, n] = t["gradient", n].over(t["primal", n])
             speed_ups = (t[part, 1].over(t[part, n]) for part in ("primal", "gradient"))
             table.add(size, n, t["primal", n], t["gradient", n], overhead[size, n], *speed_ups)
-    result.note(conclusion(name, overhead, sizes, counts))
-
-
-def conclusion(name, overhead, sizes, counts):
-    """How much the overhead varies over threads and over work."""
     most = counts[-1]
     over_threads = [overhead[size, most].median / overhead[size, 1].median for size in sizes]
     over_work = [overhead[size, most].median for size in sizes]
-    return (
+    result.note(
         f"{name}: the overhead on {counted(most, 'thread')} is {min(over_threads):.2f} to "
         f"{max(over_threads):.2f} times that on one, and lies between {min(over_work):.2f} and "
         f"{max(over_work):.2f} over the work per thread."

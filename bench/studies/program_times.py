@@ -102,31 +102,23 @@ def tell(result, first, later):
         for name, by_player in cells.items():
             table.add(name, *(by_player.get(key) for key in keys))
     for p in shown:
-        result.note(
-            summary(
-                PEERS[p], {name: by_player[p].median for name, by_player in against.items() if p in by_player}
-            )
+        medians = {name: of[p].median for name, of in against.items() if p in of}
+        slower = [name for name in sorted(medians, key=medians.get) if medians[name] < 1.0]
+        text = (
+            f"{PEERS[p]} takes {number(float(np.median([*medians.values()])))} times as long as the derived "
+            f"programs in the median of {len(medians)}, and at least as long in {len(medians) - len(slower)}"
         )
+        less = "; less in " + ", ".join(f"{name} ({number(medians[name])})" for name in slower)
+        result.note(f"{text}{less if slower else ''}.")
 
 
 def of_peers(times):
     """Peer -> Sample of its time relative to ours; for PyTorch that of the faster of eager and compiled."""
-    own = times[OWN]
-    samples = {key: sample.over(own) for key, sample in times.items() if key not in (OWN, COMPILED)}
-    if COMPILED in times and (EAGER not in times or times[COMPILED].median < times[EAGER].median):
-        samples[EAGER] = times[COMPILED].over(own)
+    samples = {key: sample.over(times[OWN]) for key, sample in times.items() if key != OWN}
+    compiled = samples.pop(COMPILED, None)
+    if compiled and (EAGER not in samples or times[COMPILED].median < times[EAGER].median):
+        samples[EAGER] = compiled
     return samples
-
-
-def summary(title, medians):
-    values = sorted(medians.values())
-    slower = [f"{name} ({number(m)})" for name, m in sorted(medians.items(), key=lambda p: p[1]) if m < 1.0]
-    middle = number(float(np.median(values)))
-    text = (
-        f"{title} takes {middle} times as long as the derived programs in the median of {len(values)}, and "
-        f"at least as long in {len(values) - len(slower)}"
-    )
-    return f"{text}; less in {', '.join(slower)}." if slower else f"{text}."
 
 
 STUDY = Study(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bench import layers, step
-from bench.harness import contenders, engine, machine, peak, processors, program, rates, ratios, sizes, turns
+from bench.harness import contenders, engine, machine, program, rates, ratios, sizes, turns
 from bench.harness.cases import cases, find_batch
 from bench.harness.sizes import step_flops
 from bench.harness.worker import Worker
@@ -76,16 +76,16 @@ def test_peak_share_of_a_step_is_exact(quick_rates, monkeypatch, name):
     size = sizes.SIZES[name]
     calls = []
     monkeypatch.setattr(rates.SquareProduct, "__call__", lambda product: calls.append(product.flops))
-    products = peak.training(size, "", 1)
+    products = rates.training(size, "", 1)
     calls.clear()
     assert products.step(None, None) is None
     assert math.isclose(sum(calls) / products.share, step_flops(size))
-    assert sum(calls) <= 1.01 * peak.LONGEST_S * 1e9  # at 1 GFLOP/s
+    assert sum(calls) <= 1.01 * rates.LONGEST_S * 1e9  # at 1 GFLOP/s
 
 
 def test_time_of_a_partial_step_is_scaled_to_a_whole_one(monkeypatch):
     """The time of a contender that does a quarter of a step is multiplied by four."""
-    worker = Worker("bench.harness.peak", "", 1)
+    worker = Worker("bench.harness.rates", "", 1)
     clock = iter(range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     for share, seconds in (({"share": 0.25}, 4.0), ({}, 1.0)):
@@ -377,9 +377,9 @@ def test_invalid_flag_is_one_error_line(module, flag, value, message):
 # ---- Processors and processes ------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not processors.FEATURES.get("AVX2"), reason="this processor has no AVX2")
+@pytest.mark.skipif(not machine.FEATURES.get("AVX2"), reason="this processor has no AVX2")
 def test_process_limited_to_avx2_uses_no_avx512(monkeypatch):
-    for name, value in processors.environment("avx2").items():
+    for name, value in machine.instructions("avx2").items():
         monkeypatch.setenv(name, value)
     script = (
         "from numpy._core._multiarray_umath import __cpu_dispatch__ as d, __cpu_features__ as f;"

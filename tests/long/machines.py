@@ -6,9 +6,9 @@ python -m tests.long.machines small        one of them
     small   no instructions above AVX2, one core, and 1 MiB of cache
     large   AVX-512 where the processor has it, eight cores, as far as a program can ask, and 64 MiB of cache
 
-OpenBLAS, NumPy and the other libraries read variables of the environment (processors.py); the number of
-cores is what `os` answers in every process. The tests are those marked `numeric`, and those of the code that
-asks for cores.
+OpenBLAS, NumPy and the other libraries read variables of the environment (`instructions`, in
+bench/harness/machine.py); the number of cores is what `os` answers in every process. The tests are those
+marked `numeric`, and those of the code that asks for cores.
 """
 
 import argparse
@@ -18,11 +18,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.harness import processors
+from bench.harness import machine
 from gpt2.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-# name -> (processor of bench/harness/processors.py, cores, bytes of cache)
+# name -> (processor of bench/harness/machine.py, cores, bytes of cache)
 MACHINES = {"small": ("avx2", 1, 1 << 20), "large": ("own", 8, 64 << 20)}
 TESTS = (["-m", "numeric and not slow"], ["tests/train"])
 # Run by Python before anything else, in child processes too
@@ -43,7 +43,7 @@ def environment(name: str, folder: Path) -> dict[str, str]:
     (folder / "sitecustomize.py").write_text(CORES.format(cores=cores))
     return {
         **os.environ,
-        **processors.environment(processor),
+        **machine.instructions(processor),
         "GPT2_AD_CACHE": str(cache),
         "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
