@@ -57,7 +57,6 @@ def main(argv):
     every = "processes (default: 1 to the number of cores, where they divide the batch)"
     program.text(parser, "--workers", "N,...", "", every)
     program.text(parser, "--backward", "WHICH", "manual", "manual, auto, whole, or a mix (default manual)")
-    parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
     program.number(parser, "--rounds", 12, "rounds at most")
     program.number(parser, "--seconds", 90.0, "time for all rounds; at least three are played", float)
     program.nice_flag(parser)
@@ -73,8 +72,7 @@ def main(argv):
     ]
     weak = [Setup(n, 1, b * n) for n in counts]
     set_priority(options.nice)  # inherited by the workers
-    settings = {"size": options.size, "backward": options.backward, "pin": options.pin}
-    report = program.Report(options, "scaling", **settings)
+    report = program.Report(options, "scaling", size=options.size, backward=options.backward)
     samples, load = measure(size, list(dict.fromkeys([*strong, *weak])), options)
     tables = {"strong": rows_of(strong, samples, size.T), "weak": rows_of(weak, samples, size.T)}
     text = "\n\n".join(as_text(name, options, rows) for name, rows in tables.items())
@@ -107,7 +105,7 @@ def measure(size, setups, options):
             if setup.team not in teams:
                 program.note(f"starting {setup.label}")
                 model, (workers, n) = GPT2(size.config, backward=options.backward, seed=None), setup.team
-                team = Processes(model, AdamW(model), workers, threads=workers * n, pin=options.pin)
+                team = Processes(model, AdamW(model), workers, threads=workers * n)
                 teams[setup.team] = stack.enter_context(team)
         pids = {key: [process.pid for process in team.workers.processes] for key, team in teams.items()}
 

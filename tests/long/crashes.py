@@ -133,6 +133,11 @@ def finish(child, log):
     return status
 
 
+def finished_well(child, log):
+    if status := finish(child, log):
+        raise Wrong(f"status {status}: {log.read_text()[-500:]}")
+
+
 # ---- One run -----------------------------------------------------------------------------------------------
 
 
@@ -169,9 +174,7 @@ def disturbed(folder, settings, kills, draw, seconds, own):
         check(folder, saved)
         if complete(folder):
             return where  # killed after its last step had been saved: there is nothing to resume
-    status = finish(fork(command(folder, settings), log, saved, Faults()), log)
-    if status:
-        raise Wrong(f"status {status}: {log.read_text()[-500:]}")
+    finished_well(fork(command(folder, settings), log, saved, Faults()), log)
     return where
 
 
@@ -233,9 +236,7 @@ def full_disk(place, settings, whole):
         check(folder, saved)
         step = checkpoint.load(folder / runs.LAST)[1]["step"]
         subprocess.run(["mount", "-o", f"remount,size={4 * size}", str(disk)], check=True)
-        status = finish(fork(command(folder, settings), log, saved, Faults()), log)
-        if status:
-            raise Wrong(f"full disk: resuming ended with {status}: {log.read_text()[-500:]}")
+        finished_well(fork(command(folder, settings), log, saved, Faults()), log)
         same(whole, folder)
         return f"full disk: stopped with the checkpoint of step {step} valid, resumed, no difference"
     finally:
@@ -243,16 +244,6 @@ def full_disk(place, settings, whole):
 
 
 # ---- All of them -------------------------------------------------------------------------------------------
-
-
-def undisturbed(folder, settings):
-    """The run to compare with; returns the seconds that it took."""
-    begin = time.monotonic()
-    log = folder.with_suffix(".log")
-    status = finish(fork([*settings, "--out", str(folder)], log, folder.with_suffix(".saved"), Faults()), log)
-    if status:
-        raise Wrong(f"the undisturbed run ended with {status}: {log.read_text()[-500:]}")
-    return time.monotonic() - begin
 
 
 def plan(kills):
@@ -281,7 +272,11 @@ def main(argv=None):
     for kind, wanted in plan(args.kills).items():
         settings = ["--data", str(text), *SETTINGS, *KINDS[kind]]
         whole = place / f"{kind}-whole"
-        seconds = undisturbed(whole, settings) if wanted else 0
+        started = time.monotonic()
+        if wanted:
+            log, saved = whole.with_suffix(".log"), whole.with_suffix(".saved")
+            finished_well(fork([*settings, "--out", str(whole)], log, saved, Faults()), log)
+        seconds = time.monotonic() - started
         while wanted > 0:
             folder = place / f"{kind}-{finished}"
             try:

@@ -129,7 +129,7 @@ def resident():
 
 def possessions():
     """Counts of what a process could leak, by kind."""
-    names = {
+    return {
         "threads": {thread.name for thread in threading.enumerate()},
         "system threads": len(os.listdir("/proc/self/task")),
         "open files": sorted(
@@ -141,7 +141,6 @@ def possessions():
         "shared memory": {name for name in os.listdir("/dev/shm") if str(os.getpid()) in name},
         "temporary files": set(os.listdir(tempfile.gettempdir())),
     }
-    return names
 
 
 class Watch(Reporter):
@@ -165,22 +164,6 @@ class Watch(Reporter):
         if number % 10 == 0:
             self.memory[number // 10 - 1] = number, resident()
             self.children = max(self.children, len(children()))
-
-
-def slope(points):
-    """Bytes a step by which memory grows, and the standard error of it."""
-    x, y = np.array(points, float).T
-    (b, a), covariance = np.polyfit(x, y, 1, cov=True)
-    return b, float(np.sqrt(covariance[0, 0]))
-
-
-def tenths(pairs):
-    """Of the first and the last tenth: the median step and the reference's, in ms, and the median ratio."""
-    n = len(pairs) // 10
-    return [
-        (*(1e3 * np.median(part, axis=0)), np.median(part[:, 0] / part[:, 1]))
-        for part in (pairs[:n], pairs[-n:])
-    ]
 
 
 def settings_of(more):
@@ -241,7 +224,8 @@ def main(argv=None):
         files = {path.name for path in Path(place, "run").iterdir()}
 
     points = watch.memory[watch.memory[:, 0] > args.steps // 2]
-    growth, error = (n * args.steps for n in slope(points))
+    (rate, _), covariance = np.polyfit(*points.T, 1, cov=True)
+    growth, error = rate * args.steps, float(np.sqrt(covariance[0, 0])) * args.steps
     print(f"{args.steps} steps in {took:.0f} s, {watch.children} child processes")
     (start, low), (stop, high) = points[[0, -1]]
     print(
@@ -251,7 +235,12 @@ def main(argv=None):
     )
     if growth > GROWTH and growth > 2 * error:
         failed.append("memory grows")
-    first, last = tenths(watch.pairs)
+    # of the first and the last tenth: the median step and the reference's, in ms, and the median ratio
+    tenth = len(watch.pairs) // 10
+    first, last = (
+        (*(1e3 * np.median(part, axis=0)), np.median(part[:, 0] / part[:, 1]))
+        for part in (watch.pairs[:tenth], watch.pairs[-tenth:])
+    )
     longer = last[2] / first[2] - 1
     print(
         "speed     median steps of the first tenth: {:.2f} ms, the reference's {:.2f}, ratio {:.3f};\n"

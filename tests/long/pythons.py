@@ -1,23 +1,18 @@
 """README's lines, the default tests and the table of constructs on each Python that this machine has.
 
-    python -m tests.long.pythons                        every Python from 3.11 on: of PATH, and of pyenv
-    python -m tests.long.pythons --only 3.13,3.14       some of them
-    python -m tests.long.pythons --steps wheels,constructs
-    python -m tests.long.pythons --debian FOLDER        also Debian's newest, installed into FOLDER
+python -m tests.long.pythons                        every Python from 3.11 on: of PATH, and of pyenv
+python -m tests.long.pythons --only 3.13,3.14       some of them
+python -m tests.long.pythons --steps wheels,constructs
 
-    wheels       does all that `.` and `.[test]` need have a wheel? pip asks for a compiler otherwise
-    train, test  README's two lines, word for word, in a fresh clone of the last commit (.ci/stranger)
-    constructs   tests/support/constructs.txt, in an environment with NumPy and pytest alone
-    threads      trains a step, and derives a function in four threads: for free-threaded builds above all
-
---debian takes root, debootstrap and a network: an empty folder is filled, and what runs there runs by
-`chroot`, with the checkout at the same path and no compiler.
+wheels       does all that `.` and `.[test]` need have a wheel? pip asks for a compiler otherwise
+train, test  README's two lines, word for word, in a fresh clone of the last commit (.ci/stranger)
+constructs   tests/support/constructs.txt, in an environment with NumPy and pytest alone
+threads      trains a step, and derives a function in four threads: for free-threaded builds above all
 """
 
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,16 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SUITE, MIRROR, NEWEST = "sid", "http://deb.debian.org/debian", ("3.14", "3.15")
-# How programs outside reach the network and a package index; copied into Debian's folder
-SETTINGS = (
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    "/etc/ssl/certs",
-    "/etc/pip.conf",
-    "/etc/xdg/pip",
-    "/root/.config/pip",
-)
 ASK = "import sys, sysconfig; print(*sys.version_info[:3], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
 THREADS = """
 import threading, numpy as np
@@ -54,7 +39,6 @@ assert len(found) == 4 and all((f == found[0]).all() for f in found)
 class Python:
     path: str
     name: str  # its version, with a t if it is free-threaded
-    folder: str | None  # of Debian, if it lies there
 
     def run(self, place: Path, *command: str) -> subprocess.CompletedProcess:
         """Run a command in the checkout, in which `python3` is this Python."""
@@ -63,44 +47,21 @@ class Python:
         (bin / "python3").write_text(f'#!/bin/sh\nexec {self.path} "$@"\n')
         (bin / "python3").chmod(0o755)
         env = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-        inside = ["chroot", self.folder, "env", "-C", str(ROOT)] if self.folder else []
-        return subprocess.run([*inside, *command], cwd=ROOT, env=env, capture_output=True, text=True)
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
 
 
-def asked(path: str, folder: str | None = None) -> tuple[tuple, Python] | None:
-    """(version, the Python at this path), or None if it does not run or is too old."""
-    inside = ["chroot", folder] if folder else []
-    found = subprocess.run([*inside, path, "-c", ASK], capture_output=True, text=True).stdout.split()
-    *version, free = map(int, found or "0000")
-    name = ".".join(map(str, version)) + "t" * free
-    return ((*version, free), Python(path, name, folder)) if version >= [3, 11] else None
-
-
-def pythons(debian: str | None) -> list[Python]:
-    """One Python of each version, in order."""
+def pythons() -> list[Python]:
+    """One Python of each version from 3.11 on, in order."""
     places = [*os.environ["PATH"].split(os.pathsep), *Path.home().glob(".pyenv/versions/*/bin")]
-    paths = [path for place in places for path in Path(place).glob("python3.*")]
-    found = [asked(str(path)) for path in paths if re.fullmatch(r"python3\.\d+t?", path.name)]
-    found += [asked(f"/usr/bin/python{version}", debian) for version in NEWEST if debian]
-    return [python for _, python in sorted(dict(filter(None, found)).items())]
-
-
-def make_debian(folder: str) -> None:
-    """Install Debian into an empty folder, and let it see the checkout and this machine's settings."""
-    if not os.path.exists(f"{folder}/usr/bin"):
-        packages = ["git", "ca-certificates", *(f"python{v}{part}" for v in NEWEST for part in ("", "-venv"))]
-        include = f"--include={','.join(packages)}"
-        subprocess.run(["debootstrap", "--variant=minbase", include, SUITE, folder, MIRROR], check=True)
-    for path in filter(os.path.exists, SETTINGS):
-        subprocess.run(["cp", "-rL", "--parents", path, folder], stderr=subprocess.DEVNULL)
-    git = subprocess.check_output(
-        ["git", "rev-parse", "--path-format=absolute", "--git-common-dir"], cwd=ROOT, text=True
-    )
-    for path in ("/proc", "/dev", "/dev/pts", "/tmp", str(ROOT), git.strip()):
-        os.makedirs(folder + path, exist_ok=True)
-        # os.path.ismount does not see a bind mount from the same file system
-        if subprocess.run(["mountpoint", "--quiet", folder + path]).returncode:
-            subprocess.run(["mount", "--bind", path, folder + path], check=True)
+    found = {}
+    for path in (path for place in places for path in Path(place).glob("python3.*")):
+        if re.fullmatch(r"python3\.\d+t?", path.name):
+            said = subprocess.run([path, "-c", ASK], capture_output=True, text=True).stdout.split()
+            *version, free = map(int, said or "0000")  # of one that does not run
+            name = ".".join(map(str, version)) + "t" * free
+            if version >= [3, 11]:
+                found[(*version, free)] = Python(str(path), name)
+    return [found[version] for version in sorted(found)]
 
 
 def environment(python: Python, place: Path, *packages: str) -> str:
@@ -151,16 +112,11 @@ def main(argv=None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.long.pythons", description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", help="versions, as 3.13,3.14")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"some of {', '.join(STEPS)}")
-    parser.add_argument("--debian", metavar="FOLDER", type=os.path.abspath)
     args = parser.parse_args(argv)
     if unknown := set(args.steps.split(",")) - set(STEPS):
         parser.error(f"--steps {args.steps}: no step {min(unknown)}, expected some of {', '.join(STEPS)}")
-    if args.debian:
-        if shutil.which("debootstrap") is None or os.geteuid():
-            parser.error("--debian needs root and debootstrap (apt install debootstrap)")
-        make_debian(args.debian)
     wanted = tuple(one + "." for one in args.only.split(",") if one) or ("",)
-    chosen = [python for python in pythons(args.debian) if f"{python.name}.".startswith(wanted)]
+    chosen = [python for python in pythons() if f"{python.name}.".startswith(wanted)]
     bad = not chosen
     for python in chosen:
         for step in args.steps.split(","):

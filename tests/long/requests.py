@@ -113,34 +113,28 @@ def left_behind() -> dict[str, int]:
     }
 
 
-def during(requests: Iterator, seconds: float) -> int:
-    """How many requests so many seconds take."""
-    end = time.monotonic() + seconds
-    return next(k for k, _ in enumerate(requests, 1) if time.monotonic() > end)
-
-
 def check(kind: str, count: int, seconds: float | None = None, megabytes: float = MEGABYTES) -> list[str]:
     """What is wrong after so many requests of a kind, or so many seconds of them, compared with the first
     tenth, which fills the stores.
     """
-    requests, first = KINDS[kind](), max(count // 10, 150)
-    if seconds is None:
-        for _ in range(first):
+    requests, begin, made = KINDS[kind](), time.monotonic(), 0
+
+    def make(part: float) -> None:
+        """So large a part of all requests, by their number or by the time."""
+        nonlocal made
+        while made < max(part * count, 150) if seconds is None else time.monotonic() < begin + part * seconds:
             next(requests)
-    else:
-        first = during(requests, seconds / 10)
+            made += 1
+
+    make(0.1)
     before, memory = left_behind(), resident()
-    if seconds is None:
-        for _ in range(count - first):
-            next(requests)
-    else:
-        count = first + during(requests, 0.9 * seconds)
+    make(1.0)
     after, grown = left_behind(), resident() - memory
     most = {name: n + (SOURCES if name == "sources" else 50) for name, n in before.items()}
     wrong = [f"{name}: {n} after {before[name]}" for name, n in after.items() if n > most[name]]
     if grown > megabytes:
         wrong.append(f"{grown:.1f} MB more")
-    print(f"{kind:10} {count} requests: {grown:+.1f} MB, {after}", *wrong, sep="; ", flush=True)
+    print(f"{kind:10} {made} requests: {grown:+.1f} MB, {after}", *wrong, sep="; ", flush=True)
     return wrong
 
 

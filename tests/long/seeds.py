@@ -27,24 +27,19 @@ import sys
 import time
 import traceback
 import warnings
+from functools import partial
 
 from tests.support.random import blocks, branches, escapes, fills, programs, questions, values, writes
 from tests.support.small_sizes import set_sizes
 from tests.support.worlds import random_worlds
 
 
-def check_program(seed: int) -> str:
+def check_with(module, seed: int) -> str:
+    """A program of `programs` or `fills`."""
     set_sizes(small=True)
-    program = programs.write(seed)
-    with shrinking(programs, program):
-        return "undecided" if programs.check(program, api=seed % 4 == 0).undecided else "right"
-
-
-def check_fills(seed: int) -> str:
-    set_sizes(small=True)
-    program = fills.write(seed)
-    with shrinking(fills, program):
-        return "undecided" if fills.check(program, api=seed % 4 == 0).undecided else "right"
+    program = module.write(seed)
+    with shrinking(module, program):
+        return "undecided" if module.check(program, api=seed % 4 == 0).undecided else "right"
 
 
 def check_values(seed: int) -> str:
@@ -68,9 +63,9 @@ def shrinking(module, program):
         raise
 
 
-def check_escape(seed: int) -> str:
-    with contextlib.redirect_stdout(io.StringIO()):
-        return escapes.check(escapes.write(seed))
+def written(module, seed: int) -> str:
+    with contextlib.redirect_stdout(io.StringIO()):  # some of what they write prints
+        return module.check(module.write(seed))
 
 
 def check_world(seed: int) -> str:
@@ -79,13 +74,13 @@ def check_world(seed: int) -> str:
 
 # name -> (check of a seed, which says how it went or raises; seeds by default)
 KINDS = {
-    "programs": (check_program, 10_000),
-    "fills": (check_fills, 20_000),
-    "writes": (lambda seed: writes.check(writes.write(seed)), 20_000),
+    "programs": (partial(check_with, programs), 10_000),
+    "fills": (partial(check_with, fills), 20_000),
+    "writes": (partial(written, writes), 20_000),
     "values": (check_values, 100_000),
-    "escapes": (check_escape, 10_000),
-    "branches": (lambda seed: branches.check(branches.write(seed)), 10_000),
-    "questions": (lambda seed: questions.check(questions.write(seed)), 20_000),
+    "escapes": (partial(written, escapes), 10_000),
+    "branches": (partial(written, branches), 10_000),
+    "questions": (partial(written, questions), 20_000),
     "blocks": (blocks.check, 1000),
     "worlds": (check_world, 5000),
 }

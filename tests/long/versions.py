@@ -16,42 +16,24 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TESTS = [
-    "checkpoint",
-    "layers",
-    "model",
-    "optimizer",
-    "tokenizer",
-    "check",
-    "train",
-    "training",
-    "tokens",
-    "corpora",
-    "flags",
-    "crashes",
-    "llmc",
-]
-
-
-def requirements(oldest):
-    """What the program needs, and what its tests do."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = project["dependencies"]
-    return [re.sub(">=", "==", one) if oldest else one for one in needed] + ["pytest", "hypothesis"]
+TESTS = (
+    "checkpoint layers model optimizer tokenizer check train training tokens corpora flags crashes llmc"
+).split()
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m tests.long.versions", description=__doc__.split("\n")[0])
     parser.add_argument("which", choices=["oldest", "newest", "audit"])
     which = parser.parse_args(argv).which
+    # What the program needs, and what its tests do
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [re.sub(">=", "==", one) if which == "oldest" else one for one in project["dependencies"]]
     with tempfile.TemporaryDirectory(prefix="gpt2-versions-") as place:
         venv.create(place, with_pip=True)
         python = str(Path(place, "Scripts" if sys.platform == "win32" else "bin", "python"))
         pip = [python, "-m", "pip", "--disable-pip-version-check"]
-        subprocess.run(
-            [*pip, "install", "--quiet", "--upgrade-strategy", "eager", *requirements(which == "oldest")],
-            check=True,
-        )
+        install = [*pip, "install", "--quiet", "--upgrade-strategy", "eager"]
+        subprocess.run([*install, *needed, "pytest", "hypothesis"], check=True)
         subprocess.run([*pip, "list"], check=True)
         if which == "audit":
             subprocess.run([*pip, "install", "--quiet", "pip-audit"], check=True)
