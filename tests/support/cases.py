@@ -5,8 +5,10 @@ code under test.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -61,31 +63,18 @@ def attention_formula(qkv, divisor=(1,), *, num_heads, scaled=True):
     return out
 
 
-def gelu_formula(inp):
-    def gelu(x):
-        return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-    return np.vectorize(gelu)(inp)
+@np.vectorize
+def gelu_formula(x):
+    return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def gelu_erf_formula(inp):
-    return np.vectorize(lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2)(inp)
+@np.vectorize
+def gelu_erf_formula(x):
+    return x * (1 + math.erf(x / math.sqrt(2))) / 2
 
 
 def silu_formula(inp, k=1.0):
     return inp / (1.0 + np.exp(-k * inp))
-
-
-def quick_gelu_formula(inp):
-    return silu_formula(inp, 1.702)
-
-
-def relu_formula(inp):
-    return (inp + abs(inp)) / 2
-
-
-def residual_formula(a, b):
-    return a + b
 
 
 def crossentropy_formula(logits, targets):
@@ -103,10 +92,10 @@ FORMULAS = {
     "scaled_attention": attention_formula,
     "layernorm_no_bias": layernorm_formula,
     "gelu_erf": gelu_erf_formula,
-    "quick_gelu": quick_gelu_formula,
-    "relu": relu_formula,
+    "quick_gelu": partial(silu_formula, k=1.702),
+    "relu": lambda inp: (inp + abs(inp)) / 2,
     "silu": silu_formula,
-    "residual": residual_formula,
+    "residual": operator.add,
     "crossentropy": crossentropy_formula,
 }
 

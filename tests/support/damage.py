@@ -90,8 +90,7 @@ def save_checkpoint(folder):
 
 
 def save_state(folder):
-    draw = np.random.default_rng(5)
-    x, y = (draw.integers(0, 257, (2, 3)).astype(np.int32) for _ in "xy")
+    x, y = np.random.default_rng(5).integers(0, 257, (2, 2, 3)).astype(np.int32)
     llmc.write_state(folder / "state.bin", state_of(model(), x, y), CONFIG)
 
 
@@ -127,8 +126,7 @@ def use_tokenizer(load):
 
 
 def use_settings(folder):
-    given = read_toml(folder / "a.toml", Settings)
-    settings = Settings(**given)
+    settings = Settings(**read_toml(folder / "a.toml", Settings))
     to_toml(settings), table(settings)
 
 
@@ -176,8 +174,8 @@ def in_two_files(folder):
 def all_in_one(folder):
     hub(folder)
     write_all_in_one(folder, words())
-    (folder / tokenizer_files.VOCAB).unlink()
-    (folder / tokenizer_files.MERGES).unlink()
+    for name in (tokenizer_files.VOCAB, tokenizer_files.MERGES):
+        (folder / name).unlink()
 
 
 def write_all_in_one(folder, words):
@@ -210,11 +208,10 @@ def write_bin(stored="float32"):
 
 def subjects():
     """All kinds of files, those that need the safetensors package last."""
+    saved = "a.safetensors", save_checkpoint, use_weights("a.safetensors")
     return [
-        Subject("checkpoint", "a.safetensors", save_checkpoint, use_weights("a.safetensors"), sealed=True),
-        Subject(
-            "checkpoint, signed", "a.safetensors", save_checkpoint, use_weights("a.safetensors"), mend=sign
-        ),
+        Subject("checkpoint", *saved, sealed=True),
+        Subject("checkpoint, signed", *saved, mend=sign),
         Subject("llm.c model", "m.bin", write_bin(), use_weights("m.bin")),
         Subject("llm.c model, bfloat16", "m.bin", write_bin("bfloat16"), use_weights("m.bin")),
         Subject(
@@ -309,51 +306,33 @@ def place(content, draw):
     return draw.randrange(min(len(content), 64) if draw.random() < 0.5 and content else len(content) or 1)
 
 
-def flip_bits(content, draw):
-    for _ in range(draw.choice((1, 1, 2, 8))):
-        if content:
+def change_bytes(content, draw):
+    """Bits, bytes, a whole or a real number in the place of others; parts cut out, doubled, or put behind."""
+    kind = draw.choice("bits bytes number real cut lengthen take double".split())
+    at = place(content, draw)
+    if kind == "bits":
+        for _ in range(draw.choice((1, 1, 2, 8)) if content else 0):
             content[place(content, draw)] ^= 1 << draw.randrange(8)
-    return content
-
-
-def put_bytes(content, draw):
-    at = place(content, draw)
-    new = draw.choice((bytes(draw.randrange(1, 9)), b"\xff" * draw.randrange(1, 9), draw.randbytes(4)))
-    content[at : at + len(new)] = new
-    return content
-
-
-def put_number(content, draw):
-    at = place(content, draw) // 4 * 4
-    size, number = draw.choice(((4, "I"), (8, "Q"))), draw.choice(NUMBERS)
-    content[at : at + size[0]] = struct.pack("<" + size[1], number % (1 << 8 * size[0]))
-    return content
-
-
-def put_float(content, draw):
-    at = draw.randrange(len(content) // 4 + 1) * 4
-    content[at : at + 4] = struct.pack("<f", draw.choice(FLOATS))
-    return content
-
-
-def cut(content, draw):
-    return content[: place(content, draw)]
-
-
-def lengthen(content, draw):
-    return content + draw.choice((b"\0", b"\n", b"{}", draw.randbytes(7), bytes(4096), content[:99], content))
-
-
-def take_out(content, draw):
-    at = place(content, draw)
-    del content[at : at + draw.choice((1, 2, 4, 8, 100))]
-    return content
-
-
-def double(content, draw):
-    at = place(content, draw)
-    part = content[at : at + draw.choice((1, 4, 8, 50, 1000))]
-    content[at:at] = part * draw.choice((1, 1, 3))
+    elif kind == "bytes":
+        new = draw.choice((bytes(draw.randrange(1, 9)), b"\xff" * draw.randrange(1, 9), draw.randbytes(4)))
+        content[at : at + len(new)] = new
+    elif kind == "number":
+        at, number = at // 4 * 4, draw.choice(NUMBERS)
+        size, code = draw.choice(((4, "I"), (8, "Q")))
+        content[at : at + size] = struct.pack("<" + code, number % (1 << 8 * size))
+    elif kind == "real":
+        at = draw.randrange(len(content) // 4 + 1) * 4
+        content[at : at + 4] = struct.pack("<f", draw.choice(FLOATS))
+    elif kind == "cut":
+        return content[:at]
+    elif kind == "lengthen":
+        return content + draw.choice(
+            (b"\0", b"\n", b"{}", draw.randbytes(7), bytes(4096), content[:99], content)
+        )
+    elif kind == "take":
+        del content[at : at + draw.choice((1, 2, 4, 8, 100))]
+    else:
+        content[at:at] = content[at : at + draw.choice((1, 4, 8, 50, 1000))] * draw.choice((1, 1, 3))
     return content
 
 
@@ -423,11 +402,7 @@ def changed(text, draw):
     return json.dumps(value).encode()
 
 
-WAYS = (
-    *(flip_bits, put_bytes, put_number, put_float, cut, lengthen, take_out, double),
-    *[put_text] * 2,
-    *[change_json] * 3,
-)
+WAYS = [change_bytes] * 8 + [put_text] * 2 + [change_json] * 3
 
 
 # ---- Outcomes ----------------------------------------------------------------------------------------------

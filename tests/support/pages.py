@@ -14,6 +14,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt2.train import program
 from tests import ROOT
 
 PAGES = [
@@ -105,36 +106,24 @@ class Parsed(BaseException):
 
 def run(command):
     """One command, in this process; returns its exit status."""
+    words = shlex.split(command)
     try:
-        return _run(shlex.split(command))
+        if words[:2] == ["python", "train.py"]:
+            return program.main(words[2:])
+        if words[0] == "python" and words[1].endswith(".py"):
+            # A program of the repository that belongs to no package; what it adds to sys.path goes
+            spec = importlib.util.spec_from_file_location(Path(words[1]).stem, ROOT / words[1])
+            module, before = importlib.util.module_from_spec(spec), list(sys.path)
+            try:
+                spec.loader.exec_module(module)
+            finally:
+                sys.path[:] = before
+            return module.main(words[2:])
+        assert words[:2] == ["python", "-m"], f"do not know how to run: {shlex.join(words)}"
+        name = words[2] + (".__main__" if (ROOT / words[2].replace(".", "/")).is_dir() else "")
+        return importlib.import_module(name).main(words[3:])
     except SystemExit as stop:  # --help, or arguments that were not understood
         return stop.code or 0
-
-
-def _run(words):
-    if words[:2] == ["python", "train.py"]:
-        from gpt2.train import program
-
-        return program.main(words[2:])
-    if words[0] == "python" and words[1].endswith(".py"):
-        return _script(words[1]).main(words[2:])
-    assert words[:2] == ["python", "-m"], f"do not know how to run: {shlex.join(words)}"
-    name, arguments = words[2], words[3:]
-    if (ROOT / name.replace(".", "/")).is_dir():
-        name += ".__main__"
-    return importlib.import_module(name).main(arguments)
-
-
-def _script(path):
-    """A program of the repository that belongs to no package, as a module; what it adds to sys.path goes."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    module = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path[:] = before
-    return module
 
 
 def parse(command):
@@ -200,18 +189,14 @@ def rewrite_examples(page):
         file = f"<doctest {Path(page).name}[{number}]>"
         linecache.cache[file] = (len(example.source), None, example.source.splitlines(True), file)
         begin = example.lineno + example.source.count("\n")
-        changes.append((begin, begin + example.want.count("\n"), _printed(example, file, names)))
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):  # an error goes to the caller
+            exec(compile(example.source, file, "single"), names)
+        got = in_print(printed.getvalue())
+        if doctest.OutputChecker().check_output(example.want, got, doctest.ELLIPSIS):
+            got = example.want  # with its own ...
+        shown = [" " * example.indent + (line or "<BLANKLINE>") for line in got.splitlines()]
+        changes.append((begin, begin + example.want.count("\n"), shown))
     for begin, end, printed in reversed(changes):
         lines[begin:end] = printed
     (ROOT / page).write_text("\n".join(lines), encoding="utf-8")
-
-
-def _printed(example, file, names):
-    """The lines that an example prints, as they stand in a page. An error goes to the caller."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(example.source, file, "single"), names)
-    got = in_print(printed.getvalue())
-    if doctest.OutputChecker().check_output(example.want, got, doctest.ELLIPSIS):
-        got = example.want  # with its own ...
-    return [" " * example.indent + (line or "<BLANKLINE>") for line in got.splitlines()]

@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 
+from gpt2.errors import UserError
+
 V, T, B = 61, 16, 6
 AS_WRITTEN = {"backward": "manual", "compile": False}  # nothing to compile: a worker is ready sooner
 # Of a model that differs from GPT-2 as it was released
@@ -151,21 +153,8 @@ def uneven_step(kind, group, workers=1, dtype="float64", options=AS_WRITTEN, acc
 # ---- Failures, each of worker 1 ----------------------------------------------------------------------------
 
 
-def fail(worker, how):
-    """Worker 1 fails."""
-    if worker.rank == 1:
-        FAILURES[how]()
-    return os.getpid()
-
-
-def raise_value_error():
-    raise ValueError("a pear in the apples")
-
-
-def raise_user_error():
-    from gpt2.errors import UserError
-
-    raise UserError("take apples")
+def raise_(error):
+    raise error
 
 
 FAILURES = {
@@ -174,10 +163,17 @@ FAILURES = {
     "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "exit": lambda: os._exit(7),
-    "ValueError": raise_value_error,
-    "UserError": raise_user_error,
+    "ValueError": lambda: raise_(ValueError("a pear in the apples")),
+    "UserError": lambda: raise_(UserError("take apples")),
     "sleep": lambda: time.sleep(1000),
 }
+
+
+def fail(worker, how):
+    """Worker 1 fails."""
+    if worker.rank == 1:
+        FAILURES[how]()
+    return os.getpid()
 
 
 def stop_yourself(worker):
@@ -234,7 +230,6 @@ def under_mpi(path):
 
 def fail_under_mpi(how):
     from gpt2 import parallel
-    from gpt2.errors import UserError
 
     with parallel.join("mpi") as group:
         if how == "all":

@@ -1,6 +1,7 @@
 """The gradient tests that a mutant has to fail: those of the code it touches, quickest first."""
 
 import functools
+import importlib
 import inspect
 import itertools
 import warnings
@@ -20,6 +21,7 @@ from tests.support.mutants.planting import Mutant, Unplantable, planted
 
 SECONDS = 5.0  # of processor time, after which a mutant counts as one that does not end
 HUNG = "it does not end"
+PARALLEL = "tests.parallel.test_parallel"
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def model_checks():
             test_model.test_tied_embedding_gets_both_gradients,
             test_model.test_forward_and_backward_write_to_no_argument,
             test_model.test_backward_needs_a_forward_each_time,
-            test_parts_are_announced,
+            importlib.import_module(PARALLEL).test_backward_announces_each_final_gradient_once,
             test_model.test_gradient_of_the_logits_uses_their_memory,
             test_model.test_uncompiled_step_holds_two_copies_of_the_logits_at_most,
         ):
@@ -109,12 +111,6 @@ def model_checks():
         for halves in (True, False):
             test = test_model.test_derived_gradients_agree_with_uncompiled_manual
             yield test.__name__, functools.partial(test, "auto", halves)
-
-
-def test_parts_are_announced():
-    from tests.parallel import test_parallel
-
-    test_parallel.test_backward_announces_each_final_gradient_once()
 
 
 _CHOSEN: dict = {}
@@ -134,15 +130,11 @@ def frozen_parts_hold(kind):
     """The gradient by hand of what is trained is that of the whole program, which no mutant touches."""
     for scale, accumulate in ((1.0, False), (0.5, True)):
         if not accumulate:
-            model = _of_kind(kind)
+            tuning = test_tuning.KINDS[kind]
+            model = test_tuning.model_of(tuning, "auto" if tuning.lora else None, compile=False)
         model.forward(*test_tuning.batch())
         model.backward(scale, accumulate)
     np.testing.assert_allclose(model.flat_grads, 1.5 * _frozen_gradient(kind), rtol=1e-9, atol=1e-12)
-
-
-def _of_kind(kind):
-    tuning = test_tuning.KINDS[kind]
-    return test_tuning.model_of(tuning, "auto" if tuning.lora else None, compile=False)
 
 
 @functools.cache
@@ -234,8 +226,12 @@ def row_checks(names, orders=(1, 2)):
     ]
     for order in orders:
         for name, i, s, dtype in samples:
-            check = functools.partial(_derivatives, name, s, dtype, order)
-            yield f"test_derivatives[{name}-{i}-{dtype}]", check
+
+            def derivatives(name=name, s=s, dtype=dtype, order=order):
+                graph, values = test_rules.instance(name, s, dtype)
+                check_graph(graph, values, order=order)
+
+            yield f"test_derivatives[{name}-{i}-{dtype}]", derivatives
     for name in names:
         for test, args in test_rule_points.checks_of(name):
             yield test.__name__, functools.partial(test, *args)
@@ -245,10 +241,3 @@ def row_checks(names, orders=(1, 2)):
                 f"test_single_precision_stays[{name}-{i}-{dtype}]",
                 functools.partial(test_rules.test_single_precision_stays.case, name, s, dtype),
             )
-
-
-def _derivatives(name, s, dtype, order):
-    from tests.autodiff.ops import test_rules
-
-    graph, values = test_rules.instance(name, s, dtype)
-    check_graph(graph, values, order=order)

@@ -272,13 +272,25 @@ def edits(node, function) -> Iterator[ast.AST]:
     """Replacements of a node."""
     kind = type(node)
     if kind is ast.BinOp:
-        yield from _binary(node)
+        op = type(node.op)
+        if op in EXCHANGED:
+            yield ast.BinOp(node.left, EXCHANGED[op](), node.right)
+            yield node.left
+            yield node.right if op is not ast.Sub else ast.UnaryOp(ast.USub(), node.right)
+        if op in (ast.Sub, ast.Div, ast.MatMult, ast.Pow):
+            yield ast.BinOp(node.right, node.op, node.left)
     elif kind is ast.UnaryOp and isinstance(node.op, ast.USub):
         yield node.operand
         if isinstance(node.operand, ast.Constant):
             yield ast.UnaryOp(ast.USub(), ast.Constant(node.operand.value + 1))
     elif kind is ast.Constant:
-        yield from _constant(node.value)
+        value = node.value
+        if isinstance(value, bool):
+            yield ast.Constant(not value)
+        elif isinstance(value, (int, float)):
+            yield ast.Constant(value + 1)
+        if type(value) in (int, float, complex) and value:
+            yield ast.UnaryOp(ast.USub(), ast.Constant(value))
     elif kind is ast.Compare and len(node.ops) == 1:
         yield ast.Compare(node.left, [FLIPPED[type(node.ops[0])]()], node.comparators)
     elif kind is ast.IfExp:
@@ -310,27 +322,6 @@ def edits(node, function) -> Iterator[ast.AST]:
         names = [a.arg for a in function.args.args]
         if node.id in names and len(names) > 1:
             yield ast.Name(names[(names.index(node.id) + 1) % len(names)], ast.Load())
-
-
-def _binary(node):
-    op = type(node.op)
-    if op in EXCHANGED:
-        yield ast.BinOp(node.left, EXCHANGED[op](), node.right)
-        yield node.left
-        yield node.right if op is not ast.Sub else ast.UnaryOp(ast.USub(), node.right)
-    if op in (ast.Sub, ast.Div, ast.MatMult, ast.Pow):
-        yield ast.BinOp(node.right, node.op, node.left)
-
-
-def _constant(value):
-    if isinstance(value, bool):
-        yield ast.Constant(not value)
-    elif isinstance(value, (int, float)):
-        yield ast.Constant(value + 1)
-        if value:
-            yield ast.UnaryOp(ast.USub(), ast.Constant(value))
-    elif isinstance(value, complex):
-        yield ast.UnaryOp(ast.USub(), ast.Constant(value))
 
 
 def _call(node):
