@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.harness import contenders, contest, program
 from bench.harness.contenders import KEEP_MEMORY, Contender
 from bench.harness.engine import Trainer
-from bench.harness.sizes import BETAS, CLIP, EPS, LR, Size, batches
+from bench.harness.sizes import BETAS, EPS, LR, Size, batches
 from bench.harness.worker import training
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
@@ -43,39 +43,34 @@ def ours(variant, folder, threads, targets):
     return Trainer(model, AdamW(model, lr=LR, betas=BETAS, eps=EPS))
 
 
-class Peft:
-    """A step of peft's adapters on transformers' GPT2LMHeadModel."""
+def peft(variant, folder, threads, targets):
+    """The trainer of peft's adapters on transformers' GPT2LMHeadModel."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2LMHeadModel
 
-    def __init__(self, variant, folder, threads, targets):
-        import torch
-        from peft import LoraConfig, get_peft_model
-        from transformers import GPT2LMHeadModel
+    from bench.peers.pytorch import Trainer
 
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(True)
-        self.torch = torch
-        base = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="sdpa")
-        settings = LoraConfig(
-            r=RANK,
-            lora_alpha=RANK,
-            target_modules=targets.split(","),
-            fan_in_fan_out=True,
-            task_type="CAUSAL_LM",
-        )
-        model = get_peft_model(base, settings).train()
-        self.params = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.params, lr=LR, betas=BETAS, eps=EPS, fused=True)
-        self.model = torch.compile(model) if variant == "peft-compile" else model
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    base = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="sdpa")
+    settings = LoraConfig(
+        r=RANK,
+        lora_alpha=RANK,
+        target_modules=targets.split(","),
+        fan_in_fan_out=True,
+        task_type="CAUSAL_LM",
+    )
+    model = get_peft_model(base, settings).train()
+    params = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(params, lr=LR, betas=BETAS, eps=EPS, fused=True)
+    compiled = torch.compile(model) if variant == "peft-compile" else model
 
-    def step(self, tokens, targets):
-        torch = self.torch
-        logits = self.model(input_ids=torch.from_numpy(tokens), use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.params, CLIP)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.item()
+    def loss(tokens, targets):
+        logits = compiled(input_ids=tokens, use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    return Trainer(loss, params, optimizer)
 
 
 PEERS = ("peft", "peft-compile")
@@ -88,7 +83,7 @@ COMPARED = dict.fromkeys(("lora", "lora-manual"), ("full", *PEERS))
 
 def work(module, variant, threads, folder, targets):
     """The Work of a contender's process."""
-    trainer = (Peft if variant in PEERS else ours)(variant, folder, threads, targets)
+    trainer = (peft if variant in PEERS else ours)(variant, folder, threads, targets)
     return training(trainer, batches(Size("", pretrained.find_config(folder), B, T)))
 
 

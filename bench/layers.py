@@ -109,9 +109,6 @@ def ratios_of(samples):
     }
 
 
-# ---- Reports -----------------------------------------------------------------------------------------------
-
-
 def as_text(result):
     layers = result["layers"]
     shown = [name for name in contenders.LAYERS if any(name in row["ms"] for row in layers.values())]

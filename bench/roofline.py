@@ -218,9 +218,6 @@ def rows(clock, samples, parts, parameters):
     return sorted(timed, key=lambda row: (row["kind"] != "product", -row["ms"]))
 
 
-# ---- Reports -----------------------------------------------------------------------------------------------
-
-
 def as_text(result):
     lines = [line(row) for row in result["rows"]]
     sgemm, copy, clocked = result["sgemm"], result["copy"], result["clocked_ms"]

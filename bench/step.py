@@ -165,9 +165,6 @@ def rows_of(contest, reference, flops):
     return rows
 
 
-# ---- Reports -----------------------------------------------------------------------------------------------
-
-
 def as_text(result):
     reference = result["reference"]
     rows = result["rows"]

@@ -170,45 +170,33 @@ class TorchTrainer:
     def __init__(self, config, recipe, threads, seed):
         import torch
 
-        from bench.peers.pytorch import build
+        from bench.peers import pytorch
 
         self.torch = torch
         torch.set_num_threads(threads)
         torch.set_flush_denormal(True)
-        self.model = build(config, GPT2(config, seed=seed).params)
-        self.params = list(self.model.parameters())
-        inner = [p for block in self.model.blocks for p in block.parameters() if p.dim() == 2]
+        model = pytorch.build(config, GPT2(config, seed=seed).params)
+        inner = [p for block in model.blocks for p in block.parameters() if p.dim() == 2]
         muon = {id(p) for p in inner} if "muon_lr" in recipe else set()
-        rest = [p for p in self.params if id(p) not in muon]
-        groups = [
-            {"params": [p for p in rest if p.dim() >= 2], "weight_decay": SHARED["weight_decay"]},
-            {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
-        ]
-        self.optimizers = [
-            torch.optim.AdamW(groups, lr=recipe["lr"], betas=SHARED["betas"], eps=1e-8, fused=True)
-        ]
+        groups = pytorch.decaying([p for p in model.parameters() if id(p) not in muon])
+        optimizers = [torch.optim.AdamW(groups, lr=recipe["lr"], betas=SHARED["betas"], eps=1e-8, fused=True)]
         if muon:
-            self.optimizers.append(
-                torch.optim.Muon(inner, lr=recipe["muon_lr"], weight_decay=SHARED["weight_decay"])
-            )
-        self.highest = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
+            settings = {"lr": recipe["muon_lr"], "weight_decay": SHARED["weight_decay"]}
+            optimizers.append(torch.optim.Muon(inner, **settings))
+        self.trainer = pytorch.Trainer(model, list(model.parameters()), *optimizers)
+        self.highest = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
 
     def step(self, tokens, targets, scale):
-        for optimizer, highest in zip(self.optimizers, self.highest):
+        for optimizer, highest in zip(self.trainer.optimizers, self.highest):
             for group in optimizer.param_groups:
                 group["lr"] = scale * highest
-        self._loss(tokens, targets).backward()
-        self.torch.nn.utils.clip_grad_norm_(self.params, 1.0)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-    def _loss(self, tokens, targets):
-        return self.model(*(self.torch.from_numpy(a.astype(np.int64)) for a in (tokens, targets)))
+        self.trainer.step(tokens.astype(np.int64), targets.astype(np.int64))
 
     def loss(self, tokens, targets):
         with self.torch.no_grad():
-            return self._loss(tokens, targets).item()
+            return self.trainer.loss(
+                *(self.torch.from_numpy(a.astype(np.int64)) for a in (tokens, targets))
+            ).item()
 
 
 if __name__ == "__main__":

@@ -37,9 +37,6 @@ def ascend(f, gradient, x):
     return descend(lambda x: -f(x), lambda x: [-d for d in gradient(x)], x)
 
 
-# ---- Gradients of f(x, *others) with respect to x, a list --------------------------------------------------
-
-
 def reverse(f):
     return ad.grad(f, pure=True)
 

@@ -170,9 +170,6 @@ def play_rounds(turns, rest, pids, rounds, seconds):
     }
 
 
-# ---- A contest ---------------------------------------------------------------------------------------------
-
-
 class Contest:
     """Time contenders that do the same work, in interleaved rounds.
 

@@ -49,9 +49,6 @@ class Training:
 training = Training
 
 
-# ---- Single layers -----------------------------------------------------------------------------------------
-
-
 class LayerRun:
     def __init__(self, case, variant, threads):
         self.inputs, self.static = case.inputs("float32"), case.static

@@ -103,44 +103,47 @@ def build(config, tensors=None):
     return gpt.requires_grad_(True)
 
 
-class Training:
-    """nanoGPT's step, without its mixed precision: forward, backward, clip, AdamW."""
+class Trainer:
+    """Steps of PyTorch: the loss of a batch, its gradient, clipping, the optimizers."""
 
-    def __init__(self, size, variant, threads, build=build):
-        torch.set_num_threads(threads)
-        gpt = build(size.config)
-        self.params = list(gpt.parameters())
-        matrices = [p for p in self.params if p.dim() >= 2]
-        vectors = [p for p in self.params if p.dim() < 2]
-        groups = [
-            {"params": matrices, "weight_decay": WEIGHT_DECAY},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
-        fused = {"fused": True} if "tuned" in variant or variant == "fused" else {}
-        torch.set_flush_denormal("tuned" in variant)
-        self.optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, **fused)
-        self.model = torch.compile(gpt) if variant.startswith("compile") else gpt
-        self.about = f"PyTorch's kernels for {torch.backends.cpu.get_cpu_capability()}"
+    def __init__(self, loss, params, *optimizers):
+        self.loss, self.params, self.optimizers = loss, params, optimizers
 
     def step(self, tokens, targets):
-        loss = self.model(torch.from_numpy(tokens), torch.from_numpy(targets))
+        loss = self.loss(torch.from_numpy(tokens), torch.from_numpy(targets))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.params, CLIP)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
 
-training = Training
+def decaying(params):
+    """AdamW's groups: matrices decay, vectors do not."""
+    return [
+        {"params": [p for p in params if p.dim() >= 2], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def training(size, variant, threads, build=build):
+    """nanoGPT's step, without its mixed precision."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal("tuned" in variant)
+    gpt = build(size.config)
+    params = list(gpt.parameters())
+    fused = {"fused": True} if "tuned" in variant or variant == "fused" else {}
+    optimizer = torch.optim.AdamW(decaying(params), lr=LR, betas=BETAS, eps=EPS, **fused)
+    trainer = Trainer(torch.compile(gpt) if variant.startswith("compile") else gpt, params, optimizer)
+    trainer.about = f"PyTorch's kernels for {torch.backends.cpu.get_cpu_capability()}"
+    return trainer
 
 
 def llama(size, variant, threads):
     from bench.peers.pytorch_llama import build
 
-    return Training(size, variant, threads, build)
-
-
-# ---- Single layers -----------------------------------------------------------------------------------------
+    return training(size, variant, threads, build)
 
 
 class LayerRun:

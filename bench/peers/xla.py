@@ -58,9 +58,6 @@ class Training:
 training = Training
 
 
-# ---- Single layers -----------------------------------------------------------------------------------------
-
-
 class LayerRun:
     """Forward and backward jitted separately; jax.vjp's residuals are passed between them."""
 

@@ -13,9 +13,6 @@ SIZES = (100, 1000)
 TOLERANCE = 1e-12  # relative to a gradient's largest entry: rounding of sums of a thousand numbers
 
 
-# ---- The function and its gradients ------------------------------------------------------------------------
-
-
 def density(x, np=np):
     return np.sum(np.exp(-3.0 * (x + 1.0)))
 
@@ -75,9 +72,6 @@ def gradients(n):
         "derived, preallocated shadow": shadow,
         "derived, own rule for the sum": ad.grad(lambda x: embedding(density_with_rule(x))),
     }
-
-
-# ---- The study ---------------------------------------------------------------------------------------------
 
 
 def run(options):

@@ -190,9 +190,6 @@ def root_of(array):
     return array
 
 
-# ---- Growth with size --------------------------------------------------------------------------------------
-
-
 def growth(result, times, sizes):
     """Time of forward and backward relative to the forward, over the number of rows."""
     rows = [B * T for B, T in sizes]
@@ -217,9 +214,6 @@ def growth(result, times, sizes):
         "its gradient is a whole table of V x C numbers, nearly all of them zeros, for any number "
         "of rows; so it is for the backward by hand."
     )
-
-
-# ---- The whole model ---------------------------------------------------------------------------------------
 
 
 def models(result, options, counts):

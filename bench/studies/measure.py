@@ -121,9 +121,6 @@ def threads(n):
         ad.set_threads(1)
 
 
-# ---- Memory ------------------------------------------------------------------------------------------------
-
-
 def memory(f):
     """What a call of f allocates. f is called twice: once for bytes, once for arrays."""
     return Memory(peak_bytes(f), *counted(f))

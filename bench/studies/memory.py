@@ -84,9 +84,6 @@ def plans(model, size, rates=RATES):
     return plans_, {rate: plans_.cut(rate) for rate in rates}
 
 
-# ---- Measuring ---------------------------------------------------------------------------------------------
-
-
 def measure(model, size, seconds, most):
     """rate -> (Sample of seconds of a step, peak bytes); forward and backward are one program."""
     calls, peaks, norms = {}, {}, {}
@@ -113,9 +110,6 @@ def step_of(model, size, rate):
         pair.both(dloss, *args, out=out)
 
     return step
-
-
-# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def plan_table(result, size, plans, cuts):

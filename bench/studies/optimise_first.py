@@ -103,9 +103,6 @@ def compare(name, gradients):
             assert error <= TOLERANCE[theirs.dtype.name], f"{name}, {stage}: differs by {error:.1e}"
 
 
-# ---- Stages ------------------------------------------------------------------------------------------------
-
-
 def stage_table(result, times, sizes):
     table = result.table(
         "Time of result and gradients, by when the program was simplified",
@@ -142,9 +139,6 @@ def stage_table(result, times, sizes):
     gains = {name: ratio.median for name, ratio in zip(names, ratios["after"])}
     most = max(gains, key=gains.get)
     result.note(f"Simplifying before gains most in {most} ({gains[most]:.2f} times as long without it).")
-
-
-# ---- Single passes -----------------------------------------------------------------------------------------
 
 
 def without_each(name, subject, best, seconds):

@@ -39,9 +39,6 @@ def run(options):
     return result
 
 
-# ---- Regions -----------------------------------------------------------------------------------------------
-
-
 def body(x):
     """Twelve elementwise operations of one slice, and their sum."""
     for _ in range(3):
@@ -89,9 +86,6 @@ def check(primal, gradient):
         assert abs(primal() - value) <= TOLERANCE * abs(value)
     assert np.all(np.isfinite(alone))
     assert np.linalg.norm(together - alone) <= TOLERANCE * np.linalg.norm(alone)
-
-
-# ---- Report ------------------------------------------------------------------------------------------------
 
 
 def report(result, name, unit, times, counts):

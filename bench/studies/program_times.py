@@ -84,9 +84,6 @@ def check(name, folder, facts):
         assert error < TOLERANCE, f"{name}, {player}: derivatives are off by {error:.1e}"
 
 
-# ---- Reports -----------------------------------------------------------------------------------------------
-
-
 def tell(result, first, later):
     """Tables of ratios and of times, and notes."""
     against = {name: of_peers(times) for name, times in later.items()}

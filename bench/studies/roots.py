@@ -138,9 +138,6 @@ def together(functions):
     return lambda x: tuple([f(x) for f in functions])
 
 
-# ---- Iterating ---------------------------------------------------------------------------------------------
-
-
 def solve(method, d, x):
     """(root, iterations), the last step included, which no longer changes x."""
     for k in range(1, MOST + 1):

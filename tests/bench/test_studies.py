@@ -3,12 +3,13 @@
 import functools
 import json
 import os
+import sys
 import time
 
 import numpy as np
 import pytest
 
-from bench.studies import STUDIES, load
+from bench.studies import STUDIES, load, peers
 from bench.studies import __main__ as main
 from bench.studies.markdown import cell_text, markdown, table_text
 from bench.studies.measure import Sample, interleave, memory
@@ -77,6 +78,13 @@ def test_memory_counts_arrays_and_bytes():
 )
 def test_numbers_are_shown_with_three_digits(cell, unit, text):
     assert cell_text(cell, unit) == text
+
+
+def test_missing_peers_are_named(monkeypatch):
+    for package in peers.TITLES:
+        monkeypatch.setitem(sys.modules, package, None)
+    result = Result()
+    assert peers.gradients(result) == {} and set(result.missing) == set(peers.TITLES)
 
 
 def sample_result():

@@ -243,9 +243,6 @@ def full_disk(place, settings, whole):
         subprocess.run(["umount", str(disk)], check=False)
 
 
-# ---- All of them -------------------------------------------------------------------------------------------
-
-
 def plan(kills):
     """How many kills each kind gets: workers take seconds to start, so they get few."""
     workers = min(kills // 20, 8)

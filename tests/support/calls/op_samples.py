@@ -61,8 +61,6 @@ def samples_of(name: str) -> list[OpSample]:
     return scipy_samples(op) if op.needs == "scipy" else []
 
 
-# ---- NumPy's ufuncs ----------------------------------------------------------------------------------------
-
 UNARY = (((3, 4),),)
 BINARY = (((3, 4), (3, 4)), ((2, 1, 3), (4, 1)), ((3,), ()), ((), (2, 3)))
 # magnitudes, and whether there are negative numbers too

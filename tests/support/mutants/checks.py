@@ -69,11 +69,8 @@ def checks(m: Mutant):
         yield from row_checks(sorted(m.tests))
 
 
-# ---- Layers: tests/layers/test_layers.py
-
-
 def layer_checks(layer):
-    """The tests of a layer's cases, and those without cases that have its name in theirs."""
+    """Of tests/layers/test_layers.py: the tests of a layer's cases, and those without that have its name."""
     for name, test in all_of(test_layers):
         case = test.keywords.get("case")
         if case.layer == layer if case else f"test_{layer}" in name or f"_{layer}" in name:
