@@ -136,7 +136,7 @@ def arrays_of(pieces: Iterable[str | None], tokenizer: Tokenizer) -> Iterator[np
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(threads) as pool:
         pending: deque = deque()
-        for chunks in _together(_chunks(pieces, tokenizer)):
+        for chunks in _together(pieces, tokenizer):
             pending.append(pool.submit(encode, chunks))
             if len(pending) > threads:
                 yield pending.popleft().result()
@@ -144,21 +144,16 @@ def arrays_of(pieces: Iterable[str | None], tokenizer: Tokenizer) -> Iterator[np
             yield pending.popleft().result()
 
 
-def _chunks(pieces, tokenizer):
-    """The same documents in pieces that can be encoded one by one."""
+def _together(pieces, tokenizer):
+    """Lists of pieces that can be encoded one by one, of some TOGETHER characters."""
+    together, size = [], 0
     for is_border, part in groupby(pieces, lambda piece: piece is None):
         whole = is_border or tokenizer.by_character
-        yield from (part if whole else cut_safely(part))  # noqa: B031  # one of the two runs
-
-
-def _together(chunks):
-    """Lists of chunks of some TOGETHER characters."""
-    together, size = [], 0
-    for chunk in chunks:
-        together.append(chunk)
-        size += len(chunk or "") + 1
-        if size >= TOGETHER:
-            yield together
-            together, size = [], 0
+        for chunk in part if whole else cut_safely(part):  # noqa: B031  # one of the two runs
+            together.append(chunk)
+            size += len(chunk or "") + 1
+            if size >= TOGETHER:
+                yield together
+                together, size = [], 0
     if together:
         yield together

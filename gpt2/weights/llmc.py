@@ -16,7 +16,7 @@ Files are not trusted: the header is compared with the size of the file before a
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,22 +238,15 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
             raise UserError(f"{path}: end of text is token {end}, expected the last one, {count - 1}")
         special = {END_OF_TEXT: count - 1}
         tokens.pop()
-    return from_ranks(path, tokens, special)
-
-
-def from_ranks(path: str | Path, ranks: Sequence[bytes], special: Mapping[str, int]) -> Tokenizer:
-    """A Tokenizer from tokens (bytes, in the order of their ids), read from the file `path` of llm.c."""
-    if sorted(ranks[:256]) != [bytes([b]) for b in range(256)]:
-        raise UserError(
-            f"{path}: the first 256 tokens are not the 256 bytes, expected a vocabulary like GPT-2's"
-        )
-    if special not in ({}, {END_OF_TEXT: len(ranks)}):
-        raise UserError(f"{path}: {END_OF_TEXT} is token {special[END_OF_TEXT]}, expected the last one")
-    if len(set(ranks)) != len(ranks) or b"" in ranks:
+    singles = [bytes([b]) for b in range(256)]
+    if sorted(tokens[:256]) != singles:
+        text = "the first 256 tokens are not the 256 bytes, expected a vocabulary like GPT-2's"
+        raise UserError(f"{path}: {text}")
+    if len(set(tokens)) != len(tokens) or b"" in tokens:
         raise UserError(f"{path}: a token is empty or repeated")
-    if len(ranks) == 256 and not special and ranks == [bytes([b]) for b in range(256)]:
-        return Tokenizer("byte", ANY_CHARACTER, ranks)
-    return Tokenizer(name_of(ranks), GPT2_PIECES, ranks, special)
+    if tokens == singles and not special:
+        return Tokenizer("byte", ANY_CHARACTER, tokens)
+    return Tokenizer(name_of(tokens), GPT2_PIECES, tokens, special)
 
 
 def write_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:

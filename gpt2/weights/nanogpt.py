@@ -78,10 +78,8 @@ def _named(path, tensors, config):
 
 def _unpadded(tensor, config):
     V, shape = config.vocab_size, tensor.shape
-    if tensor.name not in (huggingface.HEAD, huggingface.EMBEDDING) or (V, *shape[:1]) != (
-        RELEASED_VOCABULARY,
-        PADDED,
-    ):
+    has_row_a_token = tensor.name in (huggingface.HEAD, huggingface.EMBEDDING)
+    if not has_row_a_token or (V, *shape[:1]) != (RELEASED_VOCABULARY, PADDED):
         return tensor
     return replace(tensor, shape=(V, *shape[1:]), stored=lambda: tensor.stored()[:V])
 
@@ -103,11 +101,10 @@ def moments(
             int(np.asarray(s["step"].array() if isinstance(s["step"], pickles.StoredTensor) else s["step"]))
             for s in states
         }
-        parts = [
-            _named(path, {n: s[key] for n, s in zip(names, states)}, config)
+        m, v = (
+            dict(read_views(path, {"model": {n: s[key] for n, s in zip(names, states)}}, config))
             for key in ("exp_avg", "exp_avg_sq")
-        ]
-        m, v = (dict(huggingface.views_of(path, part, config, linear=True)) for part in parts)
+        )
     except (KeyError, TypeError, ValueError):
         return None
     return (steps.pop(), m, v) if len(steps) == 1 else None

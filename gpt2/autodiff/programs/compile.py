@@ -14,7 +14,7 @@ from ..record.record import Recording
 from ..record.value import Recorded
 from ..tree import flatten
 from .derived import derived_function, derived_of
-from .wiring import Arguments, Transform, Update, Wiring, operands_of, result_outs
+from .wiring import Arguments, Transform, Update, Wiring, result_outs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ class Compile(Transform):
 
     def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
-        return Wiring(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
+        return Wiring(rec.graph, *call.sources(rec), rec.out_tree, result_outs(rec), updates)
 
 
 @overload

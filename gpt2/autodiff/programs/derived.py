@@ -117,7 +117,7 @@ class Derived:
         call.check_written(self.name, wiring)
         buffers = output_buffers(self.transform.name, wiring, out, call.leaves)
         if program is None:
-            return self.transform.interpret(wiring, call.leaves, buffers)
+            program = self.transform.uncompiled(wiring)
         check_overlap(self.name, wiring.written, call.leaves, outside)
         result = self.transform.execute(program, wiring, call.leaves, outside, buffers)
         if outside is compiled.outside:
@@ -189,7 +189,8 @@ class Derived:
         shared = shared_programs.find(rec.graph, graph_key, make)
         if shared is None:
             if why is not None and not shared_programs.seen(graph_key):
-                return Compiled(self.wiring(call, rec), None, [], Guard(why, never))
+                wiring = self.wiring(call, rec)
+                return Compiled(wiring, None, wiring.outside, Guard(why, never))
             shared = make(rec.graph)
             shared_programs.add(graph_key, shared)
         elif shared.exchanged and why is not None:

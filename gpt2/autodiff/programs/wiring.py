@@ -110,6 +110,10 @@ class Arguments:
                     'x.astype(x.dtype.newbyteorder("="))'
                 )
 
+    def sources(self, rec: Recording) -> tuple[list[int], list]:
+        """(feed, outside) of a wiring with the inputs of the recorded graph."""
+        return list(range(len(self.leaves))), rec.outside
+
     def recorded(self) -> bool:
         return recorder.current() is not None or any(type(x) is Recorded for x in self.leaves)
 
@@ -173,9 +177,9 @@ class Transform:
         results = program(*(leaves[i] for i in wiring.feed), *outside, out=out)
         return finish(wiring, leaves, results)
 
-    def interpret(self, wiring: Wiring, leaves: Sequence, out: Any) -> Any:
-        """The result without compiling, for graphs that were never seen before and may never be again."""
-        return finish(wiring, leaves, interpreted(wiring.graph, wiring.operands(leaves), out))
+    def uncompiled(self, wiring: Wiring) -> Any:
+        """The same for graphs that were never seen before and may never be again."""
+        return Interpreted(wiring.graph)
 
     def inline(self, wiring: Wiring, leaves: Sequence) -> Any:
         """The result as values of the enclosing recording."""
@@ -186,14 +190,23 @@ class Transform:
         return wiring.result(results)
 
 
-def interpreted(graph: Graph, operands: Sequence, out: Sequence | None = None) -> list:
-    """The graph's outputs without compiling, in memory of their own or in the buffers of `out`."""
-    results = [np.array(r) for r in evaluate_graph(graph, operands)]
-    for k, buffer in enumerate(out or ()):
-        if buffer is not None:
-            np.copyto(buffer, results[k])
-            results[k] = buffer
-    return results
+class Interpreted:
+    """A graph that is not compiled, called like a program. Its source is its text."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+
+    @property
+    def source(self) -> str:
+        return str(self.graph)
+
+    def __call__(self, *arrays: Any, out: Sequence | None = None) -> list:
+        results = [np.array(r) for r in evaluate_graph(self.graph, arrays)]  # in memory of their own
+        for k, buffer in enumerate(out or ()):
+            if buffer is not None:
+                np.copyto(buffer, results[k])
+                results[k] = buffer
+        return results
 
 
 def finish(wiring: Wiring, leaves: Sequence, results: Sequence) -> Any:
@@ -226,11 +239,6 @@ def result_kind(x: Any) -> str:
     if isinstance(value, np.ndarray):
         return ARRAY
     return SCALAR if isinstance(value, np.generic) else NUMBER
-
-
-def operands_of(rec: Recording, call: Arguments) -> tuple[list[int], list]:
-    """(feed, outside) of a wiring for the recorded graph itself."""
-    return list(range(len(call.leaves))), rec.outside
 
 
 def result_outs(rec: Recording) -> list[Out]:

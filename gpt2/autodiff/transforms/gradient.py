@@ -17,7 +17,7 @@ from ..errors import AutodiffError
 from ..graph import Graph
 from ..programs.arguments import Wrt, checked_argnums, differentiated
 from ..programs.derived import derived_function
-from ..programs.wiring import Arguments, Out, Transform, Wiring, operands_of, result_outs, select
+from ..programs.wiring import Arguments, Out, Transform, Wiring, result_outs, select
 from ..record.record import Recording
 from ..record.value import value_of
 from ..tree import Tree, unflatten
@@ -52,7 +52,7 @@ class Grad(Transform):
             outs, tree = [*result_outs(rec), *outs], Tree.of(rec.out_tree, tree)
         elif self.has_aux:
             outs, tree = [*outs, *result_outs(rec)[1:]], Tree.of(tree, rec.out_tree.children[1])
-        return select(Wiring(joint, *operands_of(rec, call), tree, outs))
+        return select(Wiring(joint, *call.sources(rec), tree, outs))
 
 
 class ElementwiseGrad(Grad):

@@ -16,17 +16,7 @@ from ..ops.build import broadcast, cast, reshape, transpose
 from ..ops.subgraph import or_zeros
 from ..programs.arguments import checked_argnums, differentiated
 from ..programs.derived import derived_function
-from ..programs.wiring import (
-    ARRAY,
-    NUMBER,
-    SCALAR,
-    Arguments,
-    Out,
-    Transform,
-    Wiring,
-    operands_of,
-    result_outs,
-)
+from ..programs.wiring import ARRAY, NUMBER, SCALAR, Arguments, Out, Transform, Wiring, result_outs
 from ..record.record import Recording
 from .gradient import gradient_of
 from .unit_vectors import unit_vectors
@@ -67,7 +57,7 @@ class Jacobian(Transform):
             kinds.append(ARRAY if has_axes else NUMBER if o.kind == kind == NUMBER else SCALAR)
         tree = rec.out_tree.mapped(lambda: wrt.tree, lambda static: static)
         joint = Graph(graph.inputs, [*chain(*blocks)], graph.name + "_jacobian")
-        return Wiring(joint, *operands_of(rec, call), tree, list(map(Out, range(len(kinds)), kinds)))
+        return Wiring(joint, *call.sources(rec), tree, list(map(Out, range(len(kinds)), kinds)))
 
 
 class Forward(Jacobian):

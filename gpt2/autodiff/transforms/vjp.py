@@ -17,17 +17,7 @@ from ..ops import input_node
 from ..pipeline import Halves, Pipeline
 from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
-from ..programs.wiring import (
-    Arguments,
-    Out,
-    Transform,
-    Wiring,
-    finish,
-    interpreted,
-    operands_of,
-    output_buffers,
-    result_outs,
-)
+from ..programs.wiring import Arguments, Interpreted, Out, Transform, Wiring, output_buffers, result_outs
 from ..record import recorder
 from ..record.record import Recording, inline
 from ..record.value import Recorded
@@ -94,7 +84,7 @@ class Vjp(Transform):
         tree = Tree.of(*(w.tree for w in wrt_of_args))
         back = Wiring(Graph([], gradients, "pullback"), [], [], tree, back_outs)
         cotangents = [like(n) if has else None for n, has in zip(nodes, moves)]
-        return VjpWiring(joint, *operands_of(rec, call), rec.out_tree, outs, cotangents=cotangents, back=back)
+        return VjpWiring(joint, *call.sources(rec), rec.out_tree, outs, cotangents=cotangents, back=back)
 
     def compile(self, wiring: VjpWiring, pipeline: Pipeline, scalar: bool) -> Pair:
         halves = wiring.split(pipeline, pipeline.prepared(wiring.graph))
@@ -107,12 +97,10 @@ class Vjp(Transform):
         operands = [*(leaves[i] for i in wiring.feed), *outside]
         return self.finish(wiring, operands, pair.forward(*operands), pair.saved, pair.backward)
 
-    def interpret(self, wiring: VjpWiring, leaves: Sequence, out: Any) -> tuple[Any, Pullback]:
+    def uncompiled(self, wiring: VjpWiring) -> Pair:
         pipeline = Pipeline(wiring.graph.name, current_options())
         halves = wiring.split(pipeline, pipeline.prepared(wiring.graph))
-        operands = wiring.operands(leaves)
-        results = interpreted(halves.forward, operands)
-        return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))
+        return Pair(Interpreted(halves.forward), Interpreted(halves.backward), halves.saved)
 
     def inline(self, wiring: VjpWiring, leaves: Sequence) -> tuple[Any, Pullback]:
         """In a function that is differentiated in turn calls are not inlined: they keep their rules."""
@@ -128,18 +116,7 @@ class Vjp(Transform):
         # what the caller holds may be written to before the pullback is called
         held = {id(x) for x in (*results[: len(wiring.outs)], *(() if self.pure else operands))}
         saved = [x.copy() if isinstance(x, np.ndarray) and id(x) in held else x for x in saved]
-        return finish(wiring, operands, results), Pullback(wiring, saved, back)
-
-
-class Interpreted:
-    """A graph that is not compiled, called like a program. Its source is its text."""
-
-    def __init__(self, graph: Graph):
-        self.graph = graph
-        self.source = str(graph)
-
-    def __call__(self, *arrays: Any, out: Sequence | None = None) -> list:
-        return interpreted(self.graph, arrays, out)
+        return wiring.result(results), Pullback(wiring, saved, back)
 
 
 class Pullback:

@@ -230,7 +230,11 @@ def _one(node: Node, new: dict, flags: list[bool], n: int) -> Node | list[Node]:
         raise
     if isinstance(result, Node):
         result.name, result.loc, result.derived = node.name, node.loc, node.derived
-        _check(node, result, n)
+        several = isinstance(node.dtype, tuple)
+        expected = tuple((n, *s) for s in node.shape) if several else (n, *node.shape)
+        if result.shape != expected or result.dtype != node.dtype:
+            text = f"gave {result!r}, expected {expected} {node.dtype}"
+            raise AssertionError(f"the batch rule of {node.op} {text}")
     return result
 
 
@@ -243,12 +247,3 @@ def _looped(node: Node, args: list[Node], flags: list[bool], n: int) -> Node | l
     body = Graph([inner[k] for k in order], outputs, node.op)
     stacked = map_node(body, [args[k] for k in order], n, sum(flags))
     return stacked if isinstance(one.dtype, tuple) else stacked[0]
-
-
-def _check(node: Node, result: Node, n: int) -> None:
-    if isinstance(node.dtype, tuple):
-        expected = tuple((n, *s) for s in node.shape)
-    else:
-        expected = (n, *node.shape)
-    if result.shape != expected or result.dtype != node.dtype:
-        raise AssertionError(f"the batch rule of {node.op} gave {result!r}, expected {expected} {node.dtype}")

@@ -72,11 +72,8 @@ class Tree:
             return False
         if self.kind is None:
             return self.size == 1 or same_static(self.value, other.value)
-        if self.keys is not other.keys and (
-            self.keys is None or other.keys is None or not same_items(self.keys, other.keys)
-        ):
-            return False
-        return self.children == other.children
+        same_keys = self.keys is other.keys or same_items(self.keys or (), other.keys or ())
+        return same_keys and self.children == other.children
 
     def __hash__(self):
         return hash(self._hashable())
