@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2.errors import OptionError, UserError
+from gpt2.errors import OptionError, UserError, suggestion
 from gpt2.layers import LAYERS, Layer, lora
 from gpt2.layers.layer import Parameter
 from gpt2.model.adapted import Adapted
@@ -58,7 +58,7 @@ from gpt2.model.fitting import (
 from gpt2.model.lora import LoRA
 from gpt2.model.own import OwnFile
 from gpt2.model.presets import ACTIVATIONS
-from gpt2.model.tuning import Tuning, tuning
+from gpt2.model.tuning import Tuning, option_error, tuning
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,10 @@ class Trained(dict[str, Sequence[int]]):
     def __init__(self, d: Description):
         self.d, tuning, L = d, d.tuning, d.config.n_layer
         names = [p.name for p in d.table]
-        tuning.check_names(names)
+        for name in tuning.frozen:
+            if name not in names:
+                near = suggestion(name, names) or f"; there are {', '.join(names)}"
+                raise option_error("freeze", tuning.freeze, f"there is no tensor {name!r}{near}")
         everywhere: dict[Any, Sequence[int]] = {n: range(L) if n in d.in_block else () for n in names}
         if d.lora is not None:
             trained = {**d.adapters, **d.lora.tensors}

@@ -432,7 +432,7 @@ class GPT2:
                 loss = self._forward(tokens, targets, scratch)
                 self.backward(scale, accumulate, on_ready)
                 return loss
-            inputs = self._scale(scale), *self._arrays(), tokens, targets
+            inputs = np.full((), scale, self.config.dtype), *self._arrays(), tokens, targets
             loss, _ = self.program.both(*inputs, out=self._grad_buffers(), add=accumulate)
             return float(loss)
 
@@ -469,9 +469,6 @@ class GPT2:
         ]
         return (*buffers, *[None] * (2 + len(self._divisors())))
 
-    def _scale(self, scale):
-        return np.full((), scale, self.config.dtype)
-
     def backward(
         self, scale: float = 1.0, accumulate: bool = False, on_ready: Callable[[int, int], None] | None = None
     ) -> None:
@@ -488,7 +485,8 @@ class GPT2:
             raise RuntimeError("GPT2.backward: call forward(tokens, targets) first, once for each backward")
         saved, self._saved = self._saved, None
         if self.program is not None:
-            self.program.backward(self._scale(scale), saved, self._grad_buffers(), accumulate)
+            scale = np.full((), scale, self.config.dtype)
+            self.program.backward(scale, saved, self._grad_buffers(), accumulate)
             return
         grads = Gradients(self.grads, accumulate, on_ready, self.description)
         backward_pass(saved, scale, grads, self.description, self.layers)

@@ -9,8 +9,9 @@ A frozen tensor gets no gradient and no moments, and the product that its gradie
 This module knows names only; Description knows which tensors a model has.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from gpt2.errors import OptionError, suggestion
 from gpt2.model.lora import LoRA
@@ -48,7 +49,7 @@ class Tuning:
 
     def __post_init__(self):
         if not isinstance(self.freeze, str):
-            raise _option("freeze", self.freeze, "expected names, separated by commas")
+            raise option_error("freeze", self.freeze, "expected names, separated by commas")
         kind, number = self._parts()
         if kind not in NAMES:
             raise self.wrong(f"expected {KINDS}" + suggestion(kind, NAMES))
@@ -62,18 +63,18 @@ class Tuning:
         if kind == "lora":
             alpha = self.lora_alpha
             if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1e6:
-                raise _option("lora_alpha", alpha, "expected a number above 0")
+                raise option_error("lora_alpha", alpha, "expected a number above 0")
             self.lora  # noqa: B018  # raises for unknown targets
 
     def _parts(self) -> tuple[str, str | None]:
         if not isinstance(self.train, str):
-            raise _option("train", repr(self.train), f"expected {KINDS}")
+            raise option_error("train", repr(self.train), f"expected {KINDS}")
         kind, colon, number = self.train.strip().partition(":")
         return kind, number if colon else None
 
     def wrong(self, text: str) -> OptionError:
         """The OptionError that says `text` of `train`."""
-        return _option("train", self.train, text)
+        return option_error("train", self.train, text)
 
     @property
     def kind(self) -> str:
@@ -103,7 +104,9 @@ class Tuning:
             try:
                 return LoRA.from_json(self.adapter)
             except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-                raise _option("adapter", self.adapter, "is not what an adapter of peft is kept as") from None
+                raise option_error(
+                    "adapter", self.adapter, "is not what an adapter of peft is kept as"
+                ) from None
         module = self.number, float(self.lora_alpha) / self.number
         return LoRA(dict.fromkeys(places_of(self.lora_targets), (module,)))
 
@@ -121,13 +124,6 @@ class Tuning:
             parts += [f"{len(lora.tokens)} rows of wte"] if lora.tokens else []
         return ", ".join([*parts, *(f"{name} frozen" for name in self.frozen)])
 
-    def check_names(self, names: Collection[str]) -> None:
-        """Raise UserError if `freeze` names a tensor that is not among these."""
-        for name in self.frozen:
-            if name not in names:
-                near = suggestion(name, names) or f"; there are {', '.join(names)}"
-                raise _option("freeze", self.freeze, f"there is no tensor {name!r}{near}")
-
 
 def tuning(given: Tuning | str | None) -> Tuning:
     """A Tuning from what a caller passes: a Tuning, its text, or None for everything."""
@@ -138,7 +134,7 @@ def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
     """The places of these targets, in the order of the block. Raises UserError for an unknown name."""
     names = targets.split(",") if isinstance(targets, str) else [*targets]
     if not all(isinstance(name, str) for name in names):
-        raise _option("lora_targets", targets, "expected names, separated by commas")
+        raise option_error("lora_targets", targets, "expected names, separated by commas")
     names = [name.strip() for name in names]
     for name in names:
         if name not in TARGETS:
@@ -146,11 +142,11 @@ def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
                 f"{name!r} is not a matrix of a block; expected c_attn, c_proj, c_fc, attn.c_proj, "
                 f"mlp.c_proj, attn, mlp or all-linear{suggestion(name, TARGETS)}"
             )
-            raise _option("lora_targets", ",".join(names), text)
+            raise option_error("lora_targets", ",".join(names), text)
     meant = {place for name in names for place in TARGETS[name]}
     return tuple(place for place in MODULES if place in meant)
 
 
-def _option(name, value, text):
+def option_error(name: str, value: Any, text: str) -> OptionError:
     """The OptionError that says `text` of a setting."""
     return OptionError(f"{name} {value!r}: {text}", f"--{name.replace('_', '-')} {value}: {text}")

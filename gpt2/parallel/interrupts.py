@@ -8,17 +8,18 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def default_sigint() -> Iterator[None]:
-    """Within the block Ctrl-C ends this process at once, also inside MPI, and mpiexec ends the others.
+def default_handler(number: int = signal.SIGINT) -> Iterator[None]:
+    """Within the block a signal, by default Ctrl-C, ends this process at once, also inside MPI, and mpiexec
+    ends the others.
 
     A KeyboardInterrupt would come after the MPI call returns, or never; and a rank that leaves then may
     deadlock in MPI_Finalize.
     """
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    before = signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 @contextlib.contextmanager
@@ -27,19 +28,16 @@ def ended_after(seconds: float) -> Iterator[None]:
 
     For MPI_Init, which holds Python's lock until all ranks have started: no thread could check the time.
     """
-    limited = (
-        seconds and hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-    )
-    if not limited:
+    in_main = threading.current_thread() is threading.main_thread()
+    if not (seconds and in_main and hasattr(signal, "setitimer")):
         yield
         return
-    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with default_handler(signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def die_of_interrupt() -> None:

@@ -85,8 +85,3 @@ def first_lines(config: GPT2Config, train: np.ndarray, val: np.ndarray, B: int, 
         f"val dataset num_batches: {len(val) // (B * T)}",
         f"num_activations: {B * T * (L * per_block + ends)}",
     ]
-
-
-def step_line(step: int, loss: float, seconds: float) -> str:
-    """step counts from 0."""
-    return f"step {step}: train loss {loss:.6f} (took {1000 * seconds:.6f} ms)"

@@ -15,7 +15,7 @@ from gpt2 import parallel
 from gpt2.errors import NO_FOLDER, UserError, print_error, reason
 from gpt2.output import Output, replace_stdout, reserve_standard_descriptors
 from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
-from gpt2.parallel.interrupts import default_sigint, die_of_interrupt
+from gpt2.parallel.interrupts import default_handler, die_of_interrupt
 from gpt2.storage import runs
 from gpt2.train.kernels import Kernels
 from gpt2.train.settings import Request, check_effect, read_settings, resumed_settings
@@ -55,7 +55,7 @@ def guarded(argv: Sequence[str], out: Output) -> int:
         request = read(argv)
         in_job = request.setting("parallel") == "mpi"
         prints = prints or not in_job
-        with default_sigint() if in_job else nullcontext():
+        with default_handler() if in_job else nullcontext():
             return program(request, out)
     except UserError as error:
         if prints:

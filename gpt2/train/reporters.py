@@ -286,7 +286,7 @@ class LlmC(Reporter):
             _line(line)
 
     def step(self, step: Step) -> None:
-        _line(llmc.step_line(step.number - 1, step.loss, step.seconds))
+        _line(f"step {step.number - 1}: train loss {step.loss:.6f} (took {1000 * step.seconds:.6f} ms)")
 
     def noted(self, run: Run, text: str) -> None:
         print(f"step {run.step}: {text}", file=sys.stderr)
