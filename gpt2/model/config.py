@@ -3,10 +3,6 @@
     tokens -> encoder -> L times [ layernorm, attention, + , layernorm, MLP, + ] -> layernorm -> head -> loss
 
 Radford et al. 2019; the order of layers, tensors and names is llm.c's.
-
-    GPT2Config       sizes and variants; gpt2.model.PRESETS has sizes by name
-    PLACES           place -> its layer, and the tensors that the layer gets
-    parameter_table  name and shape of every tensor
 """
 
 import math

@@ -3,11 +3,7 @@
 An own layer replaces one of GPT-2's. It takes the same inputs, then tensors by name: those of the layer that
 it replaces, some of which it may leave out (a normalisation without `bias` makes a model without these
 biases), and those that it declares. Its signature is inspected, and it is run once on small inputs, before
-anything else is computed or written.
-
-    declared_by, arguments_of   the parameters that it declares, and the arguments that it takes
-    check_pure, try_layer       a trial run, forward and backward
-    watched, BlockTensors       checks made at each run
+anything else is computed or written. `watched` and BlockTensors check each run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The forward of a model: pure functions of its parameters.
-
-forward_pass        the logits, and what every layer saved for its backward
-loss_fn             the mean loss alone, as a function to be differentiated
-first_non_finite    which layer made a nan or an infinity
-"""
+"""The forward of a model: pure functions of its parameters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,9 +1,7 @@
 """A team of threads in one process: each computes forward and backward of its shares of the batch alone.
 
 A share runs on one thread, matrix products included, with its own gradients and activations: between the
-start of a step and the sum of the gradients no thread waits for another. For a small model that saves most of
-the time compared with threads inside each product. Compared with processes there is no start-up, no shared
-memory, and only one copy of parameters and moments.
+start of a step and the sum of the gradients no thread waits for another.
 
 The number of shares decides the arithmetic, the number of threads does not: gradients, losses and squares are
 added in the order of the shares, by the formulas of gpt2.parallel.processes. So any number of threads, and as
