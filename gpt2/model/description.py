@@ -1,10 +1,5 @@
 """What a model is: its layers and block, and its table of parameters.
 
-    Description         Description(config) is GPT-2; with own layers or an own block it is another model.
-                        Training, generation, files and counts all use it
-    Trained             which tensors are trained, and which gradients that needs
-    Parameter, Block    declarations of an own layer or block
-
 config.py has the sizes and GPT-2's places, fitting.py the checks of own layers, tuning.py the names of what
 is trained, and forward.py the forward.
 """

@@ -48,17 +48,10 @@ def choose(
     times = {}
     for n in counts:
         with contextlib.suppress(UserError):  # too little memory, too few open files
-            times[n] = measure(config, n, B, T, options or {}, threads=threads, **more)
+            model = GPT2(config, seed=None, **(options or {}))
+            with Processes(model, AdamW(model), n, threads=threads, options=options or None, **more) as team:
+                times[n] = step_seconds(team, B, T)
     return min(times, key=times.get, default=1), times
-
-
-def measure(
-    config: GPT2Config, workers: int, B: int, T: int, options: Mapping[str, Any], **more: Any
-) -> float:
-    """Seconds of a step with so many processes."""
-    model = GPT2(config, seed=None, **options)
-    with Processes(model, AdamW(model), workers, options=options or None, **more) as team:
-        return step_seconds(team, B, T)
 
 
 def step_seconds(team: Team, B: int, T: int, accumulate: int = 1) -> float:
