@@ -105,10 +105,11 @@ def test_clipping_scales_the_gradient():
 
 
 @pytest.mark.parametrize("cut", ["parts", "shares"])
-def test_workers_together_make_the_whole_step(cut):
+@pytest.mark.parametrize("kind", [Muon, AdamW])
+def test_workers_together_make_the_whole_step(kind, cut):
     """Each with the moments of its part alone, or with moments that all share; on two threads, or on one."""
     whole, pieces = model_of("float32"), model_of("float32")
-    one, many = Muon(whole), Muon(pieces)
+    one, many = kind(whole), kind(pieces)
     for model in (whole, pieces):
         draw_gradient(model, 1)
     ad.set_threads(1)

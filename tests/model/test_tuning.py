@@ -88,10 +88,10 @@ def test_gradients_are_those_of_full_training(kind):
                 np.testing.assert_allclose(grad, 1.5 * expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["last", "last, only the MLP", "frozen ends"])
+@pytest.mark.parametrize("kind", ["all", "last", "last, only the MLP", "frozen ends"])
 def test_on_ready_announces_each_trained_matrix_once(kind):
     """Each matrix of the blocks, when its gradient is final."""
-    model, announced = model_of(KINDS[kind], compile=False), []
+    model, announced = model_of(KINDS.get(kind, kind), compile=False), []
     model.forward(*batch())
     model.backward(on_ready=lambda a, b: announced.append((a, b, model.flat_grads[a:b].copy())))
     matrices = sum(g.size for g in model.grads.values() if g.ndim == 3)

@@ -257,33 +257,6 @@ def test_model_stays_usable_after_its_team_has_ended():
     assert abs(model.loss(*batch) / with_team - 1) < 1e-13
 
 
-def test_backward_announces_each_final_gradient_once():
-    model, _ = jobs.model_and_optimizer("float64")
-    ((inputs, targets),) = jobs.batches(0, 1)
-    announced = []
-    model.forward(inputs, targets)
-    model.backward(on_ready=lambda a, b: announced.append((a, b, model.flat_grads[a:b].copy())))
-    C, L = model.config.n_embd, model.config.n_layer
-    assert sum(stop - start for start, stop, _ in announced) == 12 * C * C * L
-    ranges = sorted((start, stop) for start, stop, _ in announced)
-    assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:]))
-    assert all(np.array_equal(model.flat_grads[a:b], then) and then.any() for a, b, then in announced)
-
-
-def test_update_in_parts_equals_one_update():
-    (whole, one), (cut, parts) = (jobs.model_and_optimizer("float32") for _ in range(2))
-    for model in (whole, cut):
-        model.flat_grads[...] = np.random.default_rng(4).standard_normal(model.num_parameters)
-    norm = one.step(lr=1e-2, clip=1.0)
-    n = cut.num_parameters
-    edges = [0, 1000, 1001, n // 2, n]
-    for start, stop in zip(edges, edges[1:]):
-        parts.t = 0
-        parts.update(norm, 1e-2, 1.0, start, stop)
-    assert np.array_equal(whole.flat_params, cut.flat_params)
-    assert np.array_equal(one.v, parts.v)
-
-
 # ---- Resuming ----------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt2.data.tokens import Epochs, Loader
-from gpt2.model import GPT2, GPT2Config
+from gpt2.model import GPT2
 from gpt2.storage import runs
 from gpt2.train import program
 from gpt2.train.flags import read_toml
@@ -153,12 +153,6 @@ def test_flags_win_over_toml_and_toml_over_the_preset(tmp_path):
     given, *_ = read_settings(["--config", str(config), "--lr", "0.25"])
     settings = new_settings(given)
     assert (settings.lr, settings.steps, settings.batch_size, settings.tokenizer) == (0.25, 7, 12, "char")
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
-def test_presets_have_the_released_shapes(name):
-    s, released = new_settings({"preset": name}), GPT2Config.preset(name)
-    assert (s.n_layer, s.n_head, s.n_embd) == (released.n_layer, released.n_head, released.n_embd)
 
 
 @pytest.mark.parametrize("order, loader", [("epochs", Epochs), ("random", Loader)])

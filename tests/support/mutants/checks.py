@@ -1,7 +1,6 @@
 """The gradient tests that a mutant has to fail: those of the code it touches, quickest first."""
 
 import functools
-import importlib
 import inspect
 import itertools
 import warnings
@@ -21,7 +20,6 @@ from tests.support.mutants.planting import Mutant, Unplantable, planted
 
 SECONDS = 5.0  # of processor time, after which a mutant counts as one that does not end
 HUNG = "it does not end"
-PARALLEL = "tests.parallel.test_parallel"
 
 
 @contextmanager
@@ -94,7 +92,6 @@ def model_checks():
             test_model.test_tied_embedding_gets_both_gradients,
             test_model.test_forward_and_backward_write_to_no_argument,
             test_model.test_backward_needs_a_forward_each_time,
-            importlib.import_module(PARALLEL).test_backward_announces_each_final_gradient_once,
             test_model.test_gradient_of_the_logits_uses_their_memory,
             test_model.test_uncompiled_step_holds_two_copies_of_the_logits_at_most,
         ):
@@ -102,7 +99,7 @@ def model_checks():
         for kind in test_tuning.KINDS:
             yield f"frozen_parts_hold[{kind}]", functools.partial(frozen_parts_hold, kind)
         yield "own_block_holds", own_block_holds
-        for kind in ("last", "frozen ends"):
+        for kind in ("all", "last", "frozen ends"):
             test = test_tuning.test_on_ready_announces_each_trained_matrix_once
             yield test.__name__, functools.partial(test, kind)
         for halves in (True, False):
