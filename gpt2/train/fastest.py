@@ -190,17 +190,18 @@ def time_ways(s: Settings, model: GPT2, open_ways: list[Way]) -> dict[Way, float
 def in_turns(runners: dict[Way, Callable[[], Any]], budget: float) -> dict[Way, float]:
     """The ways timed in turns, with more rounds within the budget while the leader has lost one."""
     samples: dict[Way, list[float]] = {way: [] for way in runners}
-    while True:
+    times: dict[Way, float] = {}
+    for n in range(1, MOST_ROUNDS + 1):
         for way, take in runners.items():
             samples[way].append(timed(take))
         times = {way: float(np.median(seconds)) for way, seconds in samples.items()}
+        if n < ROUNDS:
+            continue
         ahead, second, *_ = sorted(times, key=times.__getitem__)
-        budget -= sum(times.values()) if len(samples[ahead]) > ROUNDS else 0.0
-        is_clear = max(samples[ahead]) < MARGIN * times[second]
-        if len(samples[ahead]) >= ROUNDS and (is_clear or budget < sum(times.values())):
-            return times
-        if len(samples[ahead]) == MOST_ROUNDS:
-            return times
+        budget -= sum(times.values())  # another round
+        if max(samples[ahead]) < MARGIN * times[second] or budget < 0.0:
+            break
+    return times
 
 
 def runner(s: Settings, model: GPT2, way: Way) -> Callable[[], Any]:
