@@ -137,6 +137,7 @@ def shares_or_processes(s: Settings, model: GPT2, way: Way, key: tuple, notes: l
     copy.use(model.flat_params.copy(), copy.flat_grads)
     with watched() as quiet:  # it would take our own processes for other programs
         shares = auto.step_seconds(Shares(copy, make_optimizer(copy, s), way.workers), *batches)
+    del copy  # the other model needs the memory
     if budget * shares < START_S + 2 * STEPS * shares:
         return way
     other = GPT2(model.config, seed=None, **model_options(applied))

@@ -113,7 +113,7 @@ def test_fully_named_way_is_not_measured(monkeypatch):
 def test_fastest_way_is_chosen(monkeypatch, best):
     seconds = dict.fromkeys([WHOLE, SHARES, MANUAL], 2.0) | {best: 1.0}
     tried = clock(monkeypatch, seconds)
-    way, backward, note = chosen(spawn=True)
+    way, backward, note = chosen()
     assert way == best and backward == best.backward
     assert set(tried) == set(seconds)
     assert note.startswith(f"{best}: the fastest of 3 ways here, 1000 ms a gradient") and "2000 ms" in note
