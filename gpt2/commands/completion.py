@@ -1,20 +1,20 @@
 """Print a shell completion script for `gpt2`: its commands, flags and choices.
 
     source <(gpt2 completion bash)                                        in ~/.bashrc
-    source <(gpt2 completion zsh)                                         in ~/.zshrc
+    gpt2 completion zsh > ~/.zfunc/_gpt2                                  in a folder of $fpath
     gpt2 completion fish > ~/.config/fish/completions/gpt2.fish
 
-Completing does not start Python. By hand, as shtab offers the `choices` of argparse alone, and settings have
-theirs elsewhere. Write the script again after an update.
+The package shtab writes it, from the parsers of all commands. Completing does not start Python. Write the
+script again after an update.
 """
 
 import argparse
 import importlib
-from collections.abc import Iterator
-from typing import NamedTuple
 
 from gpt2 import cli
 from gpt2.__main__ import commands, module_of
+from gpt2.errors import UserError
+from gpt2.hints import install
 from gpt2.model import RELEASED
 from gpt2.train.settings import PRESETS
 
@@ -30,112 +30,37 @@ NAMES = {
 }
 
 
-class Flag(NamedTuple):
-    """A flag of a command: its name without --, its possible values, and its line of help.
-
-    takes   whether it takes a value: one of `choices`, or anything if there are none or it is in NAMES
-    """
-
-    name: str
-    choices: tuple[str, ...]
-    takes: bool
-    about: str
-
-
-class Words(NamedTuple):
-    """What may follow a command: its flags, and the choices of its positional arguments."""
-
-    about: str
-    flags: list[Flag]
-    choices: list[str]
-
-
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser of a command."""
     return importlib.import_module(module_of(name)).parser()
 
 
-def words(name: str, about: str) -> Words:
-    """The words that can follow `gpt2 NAME`."""
-    flags, choices = [], []
-    for action in parser_of(name)._actions:
-        allowed = tuple(map(str, action.choices or _listed(action.metavar)))
-        if not action.option_strings:
-            choices += allowed
-        for option in action.option_strings:
-            if option.startswith("--"):
-                offered = allowed or NAMES.get(option, ()) if action.nargs != 0 else allowed
-                flags.append(Flag(option[2:], offered, action.nargs != 0, (action.help or "").split(";")[0]))
-    return Words(about, flags, choices)
-
-
-def _listed(metavar):
-    """The choices of a setting, from its metavar: own|llm.c. One in capitals is a placeholder."""
-    return metavar.split("|") if isinstance(metavar, str) and "|" in metavar and metavar.islower() else ()
-
-
-def everything() -> dict[str, Words]:
-    """Command -> the words that may follow it."""
-    return {name: words(name, about) for name, about in commands().items()}
-
-
-def bash(table: dict[str, Words]) -> str:
-    """A script for bash."""
-    return "\n".join([*_function(table), "complete -o default -o bashdefault -F _gpt2 gpt2", ""])
-
-
-def zsh(table: dict[str, Words]) -> str:
-    """A script for zsh, which can read bash's."""
-    start = ["autoload -U +X compinit && compinit", "autoload -U +X bashcompinit && bashcompinit"]
-    return "\n".join([*start, *_function(table), "complete -o default -F _gpt2 gpt2", ""])
-
-
-def _function(table) -> Iterator[str]:
-    """The shell function for bash and zsh. Without a match the shell completes file names."""
-    yield "_gpt2() {"
-    yield '  local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" words=""'
-    yield '  if [ "$COMP_CWORD" -eq 1 ]; then'
-    yield f'    words="{" ".join([*table, "--help", "--version"])}"'
-    yield '  else case "${COMP_WORDS[1]} $prev" in'
-    for name, command in table.items():
-        for flag in command.flags:
-            if flag.takes:
-                yield f"    '{name} --{flag.name}') words=\"{' '.join(flag.choices)}\" ;;"
-    yield '    *) case "${COMP_WORDS[1]}" in'
-    for name, command in table.items():
-        flags = " ".join(f"--{flag.name}" for flag in command.flags)
-        begins = '[ "${cur#-}" = "$cur" ]'
-        yield f'      {name}) words="{" ".join(command.choices)}"; {begins} || words="{flags}" ;;'
-    yield "      esac ;;"
-    yield "    esac; fi"
-    yield '  COMPREPLY=($(compgen -W "$words" -- "$cur"))'
-    yield "}"
-
-
-def fish(table: dict[str, Words]) -> str:
-    """A script for fish."""
-    lines = []
-    for name, command in table.items():
-        lines.append(f"complete -c gpt2 -n __fish_use_subcommand -a {name} -d {_quoted(command.about)}")
-        here = f"complete -c gpt2 -n '__fish_seen_subcommand_from {name}'"
-        if command.choices:
-            lines.append(f"{here} -a {_quoted(' '.join(command.choices))}")
-        for flag in command.flags:
-            only = "-r" if f"--{flag.name}" in NAMES else "-x"
-            takes = " -r" if flag.takes else ""
-            if flag.choices:
-                takes = f" {only} -a {_quoted(' '.join(flag.choices))}"
-            lines.append(f"{here} -l {flag.name}{takes} -d {_quoted(flag.about)}")
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text):
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("%%", "%") + "'"
+def script(shell: str) -> str:
+    """The script for a shell: shtab's, from one parser of all commands with the choices to offer."""
+    try:
+        import shtab
+    except ImportError:
+        raise UserError(f"completion scripts need the package shtab: {install('shtab')}") from None
+    whole = argparse.ArgumentParser("gpt2")
+    whole.add_argument("--version", action="store_true", help="which version this is")
+    each = whole.add_subparsers()
+    for name, about in commands().items():
+        command = parser_of(name)
+        for action in command._actions:
+            listed = str(action.metavar or "")  # own|llm.c; one in capitals is a placeholder
+            names = listed.split("|") if "|" in listed and listed.islower() else None
+            known = next((NAMES[flag] for flag in action.option_strings if flag in NAMES), None)
+            action.choices = action.choices or names or (known if action.nargs != 0 else None)
+            if action.nargs != 0 and not action.choices:
+                action.complete = shtab.FILE
+        each.add_parser(name, help=about, parents=[command], add_help=False)
+    # Also for names that may be a path: bash completes file names if nothing else fits
+    return shtab.complete(whole, shell).replace("complete -o bashdefault", "complete -o default -o bashdefault")
 
 
 EXAMPLES = (
     ("source <(gpt2 completion bash)", "in ~/.bashrc"),
-    ("source <(gpt2 completion zsh)", "in ~/.zshrc"),
+    ("gpt2 completion zsh > ~/.zfunc/_gpt2", "once, with ~/.zfunc in $fpath"),
     ("gpt2 completion fish > ~/.config/fish/completions/gpt2.fish", "once"),
 )
 
@@ -143,13 +68,13 @@ EXAMPLES = (
 def parser() -> cli.Parser:
     """The flags of `gpt2 completion`."""
     about = "Print a shell completion script for `gpt2`: its commands, flags and choices."
-    command = cli.Parser("completion", about, EXAMPLES)
+    command = cli.Parser("completion", about, EXAMPLES, "It needs the package shtab.")
     command.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     return command
 
 
 def _run(args):
-    print({"bash": bash, "zsh": zsh, "fish": fish}[args.shell](everything()), end="")
+    print(script(args.shell))
 
 
 main = cli.command(parser, _run)

@@ -187,19 +187,18 @@ def test_output_fits_80_columns(line):
 # ---- Completion ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def known():
-    return completion.everything()
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_commands_flags_and_choices(known):
+def test_bash_completes_commands_flags_and_choices(tmp_path):
+    pytest.importorskip("shtab")
+    (tmp_path / "one file").touch()
+    start = completion.script("bash")
+
     def completed(*words):
-        script = completion.bash(known) + f"\nCOMP_WORDS=({' '.join(map(shlex.quote, words))})\n"
-        script += 'COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _gpt2; printf "%s\\n" "${COMPREPLY[@]}"'
+        script = f"{start}\ncd {tmp_path}; COMP_WORDS=({' '.join(map(shlex.quote, words))})\n"
+        script += 'COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _shtab_gpt2; printf "%s\\n" "${COMPREPLY[@]}"'
         done = small_run.run(["bash", "-c", script])
         assert done.returncode == 0 and not done.stderr
-        return done.stdout.split()
+        return done.stdout.split("\n")[:-1]
 
     assert completed("gpt2", "ex") == ["explain", "exercises"]
     assert completed("gpt2", "sample", "--tempe") == ["--temperature"]
@@ -210,15 +209,21 @@ def test_bash_completes_commands_flags_and_choices(known):
     assert completed("gpt2", "sample", "--init", "gpt2-x") == ["gpt2-xl"]
     assert completed("gpt2", "train", "--kernels", "o") == ["own"]
     assert "layernorm" in completed("gpt2", "explain", "")
-    assert completed("gpt2", "plot", "") == []  # so that bash completes file names
+    assert completed("gpt2", "plot", "") == completed("gpt2", "train", "--data", "") == ["one file"]
 
 
-@pytest.mark.parametrize("shell", [completion.zsh, completion.fish])
-def test_completion_scripts_have_all_commands_and_flags(known, shell):
-    script = shell(known)
-    for name, command in known.items():
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_scripts_have_all_commands_and_flags(shell):
+    pytest.importorskip("shtab")
+    script = completion.script(shell)
+    for name in NAMES:
         assert name in script
-        assert all(flag.name in script for flag in command.flags)
+        assert all(flag.removeprefix("--") in script for flag in completion.parser_of(name).long_flags())
+
+
+def test_completion_without_its_package_is_one_line(monkeypatch, refusal):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert "completion scripts need the package shtab: " in refusal(completion.main, "bash")
 
 
 # ---- gpt2 check ------------------------------------------------------------------------------------------
