@@ -180,11 +180,6 @@ COLUMNS = (
 )
 
 
-def _heading(column: str) -> list[str]:
-    """The title of a column, a word a line."""
-    return column.replace("differences", "difference").replace("~", " ").split()
-
-
 def _cell(result: tuple[float, float] | None) -> str:
     """An error beside its tolerance, as the table shows it."""
     if result is None:
@@ -209,39 +204,31 @@ def check_gradients(names: Iterable[str] = (*LAYERS, "model", "variant"), file: 
             every[name] = check_layer(name, file=file)
     columns = [column for column in COLUMNS if any(column in errors for errors in every.values())]
     print("largest scaled error |x-y| / max(1, |x|+|y|), float64\n")
-    for heads in zip_longest(*map(_heading, columns), fillvalue=""):
+    titles = [column.replace("differences", "difference").replace("~", " ").split() for column in columns]
+    for heads in zip_longest(*titles, fillvalue=""):  # a word a line
         print((" " * 12 + "".join(f"{head:>11s}" for head in heads)).rstrip())
     for name, errors in every.items():
         print(f"{name:12s}{''.join(_cell(errors.get(column)) for column in columns)}".rstrip())
-    passed = all(error <= tolerance for errors in every.values() for error, tolerance in errors.values())
+    good = {name: {k: error <= most for k, (error, most) in errors.items()} for name, errors in every.items()}
+    passed = all(all(of.values()) for of in good.values())
     verdict = painted("all hold", "green") if passed else painted("NOT ALL HOLD", "red")
     print(f"\ntolerances: {EXACT:.0e}, beside differences {DIFFERENCES:.0e}: {verdict}")
-    if derived := [name for name, errors in every.items() if _only_derived_is_wrong(errors)]:
+    blamed = [
+        name
+        for name, of in good.items()
+        if of.get("manual~differences", False) and not of.get("auto~differences", True)
+    ]
+    if blamed:
         print(
-            f"{', '.join(derived)}: the backward by hand agrees with differences, the derived one does not; "
+            f"{', '.join(blamed)}: the backward by hand agrees with differences, the derived one does not; "
             "a rule of the compiler is wrong: pytest -x tests/autodiff/ops"
         )
-    for name, errors in every.items():
-        if (
-            name not in ("model", "variant")
-            and name not in derived
-            and any(error > t for error, t in errors.values())
-        ):
-            _diagnose(name, file)
+    for name, of in good.items():
+        if name not in ("model", "variant", *blamed) and not all(of.values()):
+            layer = subject(name, SIZES, "float64", file).layer
+            if layer.backward is not None:
+                _report(f"{name}_backward", layer.forward, layer.backward, cases_of(name, file))
     return passed
-
-
-def _diagnose(name: str, file: str | None) -> None:
-    """Say what is wrong with the backward by hand of a layer, if it has one."""
-    layer = subject(name, SIZES, "float64", file).layer
-    if layer.backward is not None:
-        _report(f"{name}_backward", layer.forward, layer.backward, cases_of(name, file))
-
-
-def _only_derived_is_wrong(errors: Mapping[str, tuple[float, float]]) -> bool:
-    """Whether differences agree with the backward by hand, and not with the derived one."""
-    good = {name: error <= tolerance for name, (error, tolerance) in errors.items()}
-    return good.get("manual~differences", False) and not good.get("auto~differences", True)
 
 
 # ---- Backwards of a file ---------------------------------------------------------------------------------
@@ -306,11 +293,6 @@ def mistakes(forward: Callable, backward: Callable, cases: list) -> list[str]:
         return [first, *dict.fromkeys(details or rest)]
 
 
-def check_file(path: str | Path) -> bool:
-    """Compare every backward of a file with the derivative of its forward, a line each. True: all agree."""
-    return all([_report(f"{name}_backward", *pair) for name, *pair in pairs(path)])
-
-
 def _report(name: str, forward: Callable, backward: Callable, cases: list) -> bool:
     """Print whether a backward is the derivative of its forward, and what is wrong with it."""
     path, where = "", name
@@ -367,7 +349,7 @@ def _run(args):
             )
     files = [target for target in args.what if target not in names]
     layers = [target for target in args.what if target in names] or ([] if files else names)
-    results = [check_file(file) for file in files]
+    results = [_report(f"{name}_backward", *pair) for file in files for name, *pair in pairs(file)]
     if layers:
         results.append(check_gradients(layers, args.layers))
     return 0 if all(results) else 1

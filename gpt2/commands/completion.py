@@ -55,7 +55,9 @@ def script(shell: str) -> str:
                 action.complete = shtab.FILE
         each.add_parser(name, help=about, parents=[command], add_help=False)
     # Also for names that may be a path: bash completes file names if nothing else fits
-    return shtab.complete(whole, shell).replace("complete -o bashdefault", "complete -o default -o bashdefault")
+    return shtab.complete(whole, shell).replace(
+        "complete -o bashdefault", "complete -o default -o bashdefault"
+    )
 
 
 EXAMPLES = (

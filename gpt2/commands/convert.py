@@ -52,20 +52,19 @@ def convert(
         raise UserError(f"--merge: {source} has no adapters; leave it out")
     if not merge:
         check_kind(destination, weights.description)
-    tokenizer = _tokenizer(weights)
+    tokenizer = None
+    with suppress(UserError):  # weights without one are converted as well
+        tokenizer = weights.tokenizer()
     model = merged(weights.model()) if merge else weights.model()
     paths = write(destination, model, tokenizer, dtype)
-    if destination.suffix not in (".bin", ".safetensors"):
-        paths += write_card(destination, model, weights)
-    return paths
-
-
-def _tokenizer(weights):
-    """The tokenizer of the source, or None: weights without one are converted as well."""
-    try:
-        return weights.tokenizer()
-    except UserError:
-        return None
+    if destination.suffix in (".bin", ".safetensors"):
+        return paths
+    path = destination / CARD
+    with suppress(FileNotFoundError, UnicodeError):
+        if MARK not in path.read_text(encoding="utf-8"):
+            return paths  # one that was written by hand
+    write_atomically(path, card(destination.resolve().name, model, weights).encode())
+    return [*paths, path]
 
 
 # ---- The model card --------------------------------------------------------------------------------------
@@ -81,16 +80,6 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")""",
 
 model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")""",
 }
-
-
-def write_card(folder: Path, model: GPT2, weights: pretrained.Pretrained) -> list[Path]:
-    """Write a model card, unless the folder has one that was written by hand; returns its path in a list."""
-    path = folder / CARD
-    with suppress(FileNotFoundError, UnicodeError):
-        if MARK not in path.read_text(encoding="utf-8"):
-            return []
-    write_atomically(path, card(folder.resolve().name, model, weights).encode())
-    return [path]
 
 
 def card(name: str, model: GPT2, weights: pretrained.Pretrained) -> str:

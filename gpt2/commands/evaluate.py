@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
@@ -74,25 +74,16 @@ def token_losses(model: GPT2, tokens: np.ndarray, stride: int = 0) -> np.ndarray
     if not 1 <= stride <= T:
         raise option_error("stride", f"is {stride}, expected 1 to block_size, {T}, or 0 for block_size")
     losses = np.empty(len(tokens) - 1)
-    cuts = list(windows(len(losses), T, stride))
-    for batch in _batches(cuts, _rows_at_once(model)):
+    at_once = _rows_at_once(model)
+    of_one_length = groupby(windows(len(losses), T, stride), key=lambda cut: cut[1] - cut[0])
+    groups = [list(cuts) for _, cuts in of_one_length]
+    for batch in [cuts[i : i + at_once] for cuts in groups for i in range(0, len(cuts), at_once)]:
         inputs = np.stack([tokens[start:stop] for start, stop, _ in batch]).astype(np.int64)
         targets = np.stack([tokens[start + 1 : stop + 1] for start, stop, _ in batch]).astype(np.int64)
         batch_losses, _ = crossentropy_forward(model.forward(inputs), targets)  # (B, T)
         for (start, stop, first), row in zip(batch, batch_losses):
             losses[first:stop] = row[first - start :]
     return losses
-
-
-def _batches(cuts, at_once):
-    """Batches of at most `at_once` consecutive windows of equal length."""
-    batch = []
-    for cut in cuts:
-        if batch and (len(batch) == at_once or cut[1] - cut[0] != batch[0][1] - batch[0][0]):
-            yield batch
-            batch = []
-        batch.append(cut)
-    yield batch
 
 
 def evaluate(model: GPT2, tokenizer: Tokenizer, tokens: ArrayLike, stride: int = 0) -> Score:

@@ -217,19 +217,13 @@ def tensorboard(runs: Sequence[Metrics], folder: str | Path) -> list[Path]:
         target = Path(folder) / name
         with os_errors(f"--tensorboard {target}"):
             writer = EventFileWriter(str(target))
-        clock = np.cumsum(run.get("seconds")[1])
-        done = run.get("seconds")[0]
+        done, seconds = run.get("seconds")
+        clock = [0.0, *np.cumsum(seconds).tolist()]
         for tag, (steps, numbers) in run.values.items():
             for step, number in zip(steps, numbers):
-                at = np.searchsorted(done, step, side="right")
-                value = Summary.Value(tag=tag, simple_value=number)
-                writer.add_event(
-                    Event(
-                        step=int(step),
-                        wall_time=float(clock[at - 1]) if at else 0.0,
-                        summary=Summary(value=[value]),
-                    )
-                )
+                at = clock[np.searchsorted(done, step, side="right")]
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=number)])
+                writer.add_event(Event(step=int(step), wall_time=at, summary=summary))
         writer.close()
         written.append(target)
     return written

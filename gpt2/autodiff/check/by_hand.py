@@ -24,7 +24,7 @@ from ..ops.interpret import evaluate_graph
 from ..ops.table import VIEWS
 from ..record.record import Recorded, Recording, record
 from ..tree import flatten, unflatten
-from .wording import file_name, text_of
+from .diagnose import file_name, text_of
 
 MOST_NODES = 300  # of a backward; that of a whole model has more
 LONG = 50  # characters: a longer expression is named by its variable

@@ -16,7 +16,7 @@ from ..record.record import Recording, record
 from ..tree import flatten, unflatten
 from .by_hand import ByHand
 from .corrections import correction
-from .diagnose import AS_A_WHOLE, OF_A_STEP, Problem, likely_cause, paths, patterns, repeated
+from .diagnose import OF_A_STEP, Problem, as_a_whole, likely_cause, paths, patterns, repeated
 from .locate import where_it_begins
 from .numeric import check_graph
 
@@ -330,7 +330,7 @@ class Compared:
             return likely_cause(problem, g, tolerance, kinds)
 
         edit, last = (self.by_hand and correction(self.by_hand, problem)) or (None, None)
-        whole = cause(*AS_A_WHOLE, repeated)
+        whole = cause(as_a_whole, repeated)
         simple = edit.text if edit and edit.simple else None
         text = whole or simple or cause(paths) or (edit and edit.text) or cause(*OF_A_STEP, patterns)
         line = edit or (last if whole or g.shape != problem.expected.shape else None)

@@ -17,16 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from ..derive.differentiate import active_nodes, jvp_graph, vjp_graph
-from ..graph import Graph, Node, is_scalar_const, rewrite
-from ..ops import apply, evaluate, input_node
+from ..derive.differentiate import active_nodes, gradients, jvp_graph, vjp_graph
+from ..graph import Graph, Node, is_scalar_const
+from ..ops import evaluate, input_node
 from ..ops.interpret import evaluate_graph
 from ..ops.table import VIEWS
-from .axes import about_factor
 from .by_hand import ByHand
-from .diagnose import Problem, as_in_textbooks
+from .diagnose import Problem, about_factor, largest, text_of
 from .structure import KINDS
-from .wording import text_of
 
 MOST_RUNS = 1500  # of the backward with a correction
 PRECISION = 1e-9  # relative: the backward is run in double precision
@@ -57,24 +55,10 @@ class Value:
     plain: bool = False
 
 
-class Values:
-    """Values, each array once: they are told apart by their shapes and a random sum."""
-
-    def __init__(self):
-        self.every: list[Value] = []
-        self._keys: set[tuple] = set()
-
-    def _key(self, array: np.ndarray) -> tuple:
-        weights = np.random.default_rng(array.size).standard_normal(array.shape)
-        return array.shape, f"{np.vdot(weights, array):.8e}"
-
-    def has(self, array: np.ndarray) -> bool:
-        return self._key(array) in self._keys
-
-    def add(self, value: Value) -> None:
-        if not self.has(value.array):
-            self._keys.add(self._key(value.array))
-            self.every.append(value)
+def key(array: np.ndarray) -> tuple:
+    """What tells an array from others: its shape and a random sum."""
+    weights = np.random.default_rng(array.size).standard_normal(array.shape)
+    return array.shape, f"{np.vdot(weights, array):.8e}"
 
 
 def correction(by_hand: ByHand, problem: Problem) -> tuple[Correction | None, Correction] | None:
@@ -88,7 +72,7 @@ def correction(by_hand: ByHand, problem: Problem) -> tuple[Correction | None, Co
     found = None
     if search.out.shape == problem.expected.shape:
         with suppress(Exception), np.errstate(all="ignore"):  # a diagnosis must not hide the mistake
-            found = search.of_all() or search.find()
+            found = search.find()
     return found, Correction(search.last_line())
 
 
@@ -98,18 +82,12 @@ class Search:
     def __init__(self, by_hand: ByHand, problem: Problem):
         self.b, self.problem, self.runs = by_hand, problem, 0
         self.out: Any = by_hand.outputs[problem.index]
+        self.probes = np.random.default_rng(0).standard_normal((2, *self.out.shape))
         self.good = [k for k in range(len(by_hand.outputs)) if self.is_right(k, by_hand.values)]
         steps = active_nodes([self.out], by_hand.graph.inputs)
         steps = [n for n in steps if n.args and not isinstance(n.dtype, tuple) and n.dtype.kind == "f"]
         self.steps = sorted((n for n in steps if by_hand.line(n)), key=lambda n: n.id)
         self.computed = [n for n in self.steps if n.op not in MOVES]
-
-    def of_all(self) -> Correction | None:
-        """The correction that makes all gradients right, if several are wrong."""
-        own, self.good = self.good, [*range(len(self.b.outputs))]
-        found = self.find() if len(own) < len(self.good) - 1 else None
-        self.good, self.runs = own, 0
-        return found
 
     def is_right(self, k: int, values: Mapping) -> bool:
         n, want = self.b.outputs[k], self.problem.gradients[k]
@@ -128,41 +106,26 @@ class Search:
         return False
 
     @cached_property
-    def probes(self) -> np.ndarray:
-        return np.random.default_rng(0).standard_normal((2, *self.out.shape))
-
-    @cached_property
     def targets(self) -> list[float]:
         """What a correction has to add to two random sums of the gradient."""
         wrong = self.problem.expected - self.b.values[self.out]
         return [float(np.vdot(p, wrong)) for p in self.probes]
 
     @cached_property
-    def slopes(self) -> dict[Node, list[np.ndarray]]:
-        """Each value -> the derivatives of the two sums with respect to it: those of a zero added to it."""
-        zeros: dict[Node, Node] = {}
-        steps = set(self.steps)
-
-        def plus_zero(n: Node, args: tuple) -> Node | None:
-            if n not in steps:
-                return None
-            zeros[n] = input_node(n.shape, n.dtype, None)
-            return apply("add", apply(n.op, *args, **n.attrs), zeros[n])
-
-        inputs = self.b.graph.inputs
-        graph = rewrite(Graph(inputs, [self.out]), plus_zero)
-        graph = Graph((*inputs, *zeros.values()), graph.outputs)
-        derived = vjp_graph(graph, range(len(inputs), len(graph.inputs)), [0])
-        operands = [*self.b.operands, *(np.zeros(z.shape, z.dtype) for z in zeros.values())]
-        first, second = (evaluate_graph(derived, [*operands, p])[1:] for p in self.probes)
-        return {n: list(pair) for n, pair in zip(zeros, zip(first, second))}
+    def slopes(self) -> dict[Node, tuple[np.ndarray, np.ndarray]]:
+        """Each value -> the derivatives of the two sums with respect to it."""
+        probe = input_node(self.out.shape, self.out.dtype, None)
+        slopes = gradients([(self.out, probe)], self.steps)
+        graph = Graph([*self.b.graph.inputs, probe], slopes)
+        pairs = zip(*(evaluate_graph(graph, [*self.b.operands, p]) for p in self.probes))
+        return dict(zip(self.steps, pairs))
 
     def may_work(self, n: Node, array: np.ndarray) -> bool:
         """Whether the gradient can be right with another value of a node, if what follows is linear. Of the
         forward's values also those that are known may be."""
         if array.shape != n.shape or not np.isfinite(array).all():
             return False
-        if n in self.b.forward and self.known.has(array):
+        if n in self.b.forward and key(array) in self.known:
             return True
         change = array - self.b.values[n]
         sums = [float(np.vdot(slope, change)) for slope in self.slopes[n]]
@@ -200,7 +163,7 @@ class Search:
 
     def _edit(self, n: Node, array: np.ndarray, text: str | None, first: float) -> tuple:
         line = self.b.line(n) or 0
-        was, becomes = self.known.has(self.b.values[n]), self.known.has(array)
+        was, becomes = key(self.b.values[n]) in self.known, key(array) in self.known
         return (first, was, not becomes, -line if was else line, -n.id), line, text
 
     def structure(self) -> Iterator[tuple]:
@@ -261,15 +224,7 @@ class Search:
             return f"{what} is {cause[0]} times what it should be: {cause[1]}"
         if _near(1.0 / f, round(1.0 / f)) and not any(_near(f, c) for c in numbers):
             return f"{what} has the factor {1.0 / f:.6g} too much"
-        return f"{what} lacks the factor {f:.6g}{self._power(f)}"
-
-    def _power(self, f: float) -> str:
-        """The power in the forward whose derivative has a factor, as text."""
-        for n in self.problem.graph.nodes:
-            if n.op == "power" and is_scalar_const(n.args[1]) and _near(float(n.args[1].value), f):
-                x = text_of(n.args[0], 0)
-                return f": the derivative of {x}**{f:g} is {f:g} * {x}**{f - 1:g}" if x != "..." else ""
-        return ""
+        return f"{what} lacks the factor {f:.6g}"
 
     def _use_text(self, n: Node, k: int, a: Node, f: float) -> str | None:
         what, whole = self.b.text(a, inside=n), self.b.whole(n)
@@ -303,35 +258,34 @@ class Search:
                 yield from self._tried(n, x * y, f"{whole} divides by {second} where it should multiply")
 
     @cached_property
-    def known(self) -> Values:
-        """The values of the forward and of the chain rule; and of the chain rule backwards and forwards
-        for an output gradient or a tangent of ones: the plain derivatives that people write."""
-        p, known = self.problem, Values()
+    def known(self) -> dict[tuple, Value]:
+        """By `key`: the values of the forward and of the chain rule; and of the chain rule backwards and
+        forwards for an output gradient or a tangent of ones: the plain derivatives that people write."""
+        p, known = self.problem, {}
         wrt = [k for k, g in enumerate(p.gradients) if g is not None]
         ones, tangent = np.ones_like(p.cotangent), np.ones_like(p.expected)
-        for graph in dict.fromkeys((p.graph, as_in_textbooks(p.graph))):
-            forward, vjp = set(graph.nodes), vjp_graph(graph, wrt, [0])
-            jvp = jvp_graph(graph, [p.index])
-            for derived, given in ((vjp, p.cotangent), (vjp, ones), (jvp, tangent)):
-                arrays = evaluate_graph(Graph(derived.inputs, derived.nodes), [*p.values, given])
-                for n, x in zip(derived.nodes, arrays):
-                    if not isinstance(n.dtype, tuple) and n.dtype.kind == "f":
-                        own = n in forward
-                        plain = not own and given is not p.cotangent
-                        known.add(Value(text_of(n) if own else None, x, not own, plain))
+        forward, vjp = set(p.graph.nodes), vjp_graph(p.graph, wrt, [0])
+        for derived, given in ((vjp, p.cotangent), (vjp, ones), (jvp_graph(p.graph, [p.index]), tangent)):
+            arrays = evaluate_graph(Graph(derived.inputs, derived.nodes), [*p.values, given])
+            for n, x in zip(derived.nodes, arrays):
+                if not isinstance(n.dtype, tuple) and n.dtype.kind == "f":
+                    own = n in forward
+                    plain = not own and given is not p.cotangent
+                    known.setdefault(key(x), Value(text_of(n) if own else None, x, not own, plain))
         return known
 
     @cached_property
     def candidates(self) -> list[Value]:
         """What may be put in: the backward's own values, variables first, then known ones."""
-        values = Values()
+        values = {}
         for n in sorted(self.b.graph.nodes, key=lambda n: n not in self.b.names):
             if n.shape and not isinstance(n.dtype, tuple) and n.dtype.kind == "f":
-                values.add(Value(self.b.text(n), self.b.values[n], n in self.b.linear))
-        for value in self.known.every:
+                x = self.b.values[n]
+                values.setdefault(key(x), Value(self.b.text(n), x, n in self.b.linear))
+        for k, value in self.known.items():
             if value.array.shape and not value.plain:
-                values.add(value)
-        return values.every
+                values.setdefault(k, value)
+        return [*values.values()]
 
     def factors(self) -> Iterator[tuple]:
         """A factor that is missing, or there twice."""
@@ -402,7 +356,7 @@ class Search:
         """A value in whose place one of the chain rule is right: only its line is known."""
         for n in self.steps:
             linear = n in self.b.linear
-            for value in self.known.every:
+            for value in self.known.values():
                 if value.array.shape == n.shape and not (value.plain and linear):
                     if (not linear or self.may_work(n, value.array)) and self.works({n: value.array}):
                         same_name = value.text is not None and value.text == self.b.names.get(n)
@@ -417,9 +371,7 @@ def _fits(array: np.ndarray, n: Node) -> bool:
 
 
 def _same(x: np.ndarray, y: np.ndarray) -> bool:
-    if x.shape != y.shape:
-        return False
-    return bool(np.max(np.abs(x - y), initial=0.0) <= PRECISION * np.max(np.abs(y), initial=0.0))
+    return x.shape == y.shape and bool(largest(x - y) <= PRECISION * largest(y))
 
 
 def _near(x: float, y: float) -> bool:

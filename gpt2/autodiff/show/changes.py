@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,29 +41,20 @@ class Stage:
     lines: list[Line]
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A line of a graph, and what it computes: equal for lines that apply the same op to the same numbers."""
-
-    line: Line
-    computes: tuple
+# A line of a graph, and what it computes: equal for lines that apply the same op to the same numbers
+Step = tuple[Line, tuple]
 
 
-class _ValueNumbers:
-    """Numbers arrays so that those with the same entries have the same number."""
+class _ValueNumbers(dict):
+    """(shape, dtype) -> arrays, to number arrays so that those with the same entries have the same number."""
 
-    def __init__(self):
-        self.known: dict[tuple, list[tuple[int, np.ndarray]]] = {}
-        self.count = 0
-
-    def of(self, x: np.ndarray) -> int:
-        alike = self.known.setdefault((x.shape, x.dtype), [])
-        for number, other in alike:
-            if np.allclose(x, other, rtol=1e-9, atol=1e-12):
-                return number
-        self.count += 1
-        alike.append((self.count, x))
-        return self.count
+    def of(self, x: np.ndarray) -> tuple:
+        alike = self.setdefault((x.shape, x.dtype), [])
+        close = (k for k, other in enumerate(alike) if np.allclose(x, other, rtol=1e-9, atol=1e-12))
+        number = next(close, len(alike))
+        if number == len(alike):
+            alike.append(x)
+        return x.shape, x.dtype, number
 
 
 def changes(
@@ -86,7 +77,7 @@ def changes(
     changed = []
     for title, of in steps.items():
         before = steps.get(BEFORE[title])
-        lines = [s.line for s in of] if before is None else _compared(before, of)
+        lines = [line for line, _ in of] if before is None else _compared(before, of)
         if title in HALVES:
             lines = [line for line in lines if line.mark != GONE]
         head, *rest = str(stages[title]).split("\n")
@@ -102,7 +93,7 @@ def values(graph: Graph, inputs: Sequence[Sequence]) -> dict[Node, Pair]:
     return dict(zip(nodes, zip(first, second)))
 
 
-def _steps(origin: Callable, graph: Graph, inputs: Sequence, numbers: _ValueNumbers) -> list[_Step]:
+def _steps(origin: Callable, graph: Graph, inputs: Sequence, numbers: _ValueNumbers) -> list[Step]:
     known = {n: numbers.of(value) for n, (value, _) in values(graph, [inputs, inputs]).items()}
     shown = [n for n in graph.nodes if n.op != "input" and not is_scalar_const(n)]
     texts = str(graph).split("\n")[1:]
@@ -111,26 +102,26 @@ def _steps(origin: Callable, graph: Graph, inputs: Sequence, numbers: _ValueNumb
         attrs = tuple(f"{k}={attr_text(v)}" for k, v in n.attrs.items() if k != "value")
         return n.op, attrs, known.get(n), *(known.get(a) for a in n.args)
 
-    return [_Step(Line(KEPT, text, origin(n)), computes(n)) for n, text in zip(shown, texts)]
+    return [(Line(KEPT, text, origin(n)), computes(n)) for n, text in zip(shown, texts)]
 
 
-def _compared(before: Sequence[_Step], after: Sequence[_Step]) -> list[Line]:
+def _compared(before: Sequence[Step], after: Sequence[Step]) -> list[Line]:
     """The lines of `after`, marked NEW or KEPT, with the GONE ones between them."""
-    left = Counter(s.computes for s in after)
+    left = Counter(computes for _, computes in after)
     gone_after: dict[tuple | None, list[Line]] = {}  # a kept line -> the gone lines behind it
     last = None
-    for s in before:
-        if left[s.computes]:
-            left[s.computes] -= 1
-            last = s.computes
+    for line, computes in before:
+        if left[computes]:
+            left[computes] -= 1
+            last = computes
         else:
-            gone_after.setdefault(last, []).append(Line(GONE, s.line.text, s.line.origins))
-    old = Counter(s.computes for s in before)
-    known = {s.computes: s.line.origins for s in before}
+            gone_after.setdefault(last, []).append(replace(line, mark=GONE))
+    old = Counter(computes for _, computes in before)
+    known = {computes: line.origins for line, computes in before}
     lines = gone_after.pop(None, [])
-    for s in after:
-        mark = KEPT if old[s.computes] else NEW
-        old[s.computes] -= mark == KEPT
-        lines.append(Line(mark, s.line.text, s.line.origins or known.get(s.computes, NONE)))
-        lines += gone_after.pop(s.computes, [])
+    for line, computes in after:
+        mark = KEPT if old[computes] else NEW
+        old[computes] -= mark == KEPT
+        lines.append(replace(line, mark=mark, origins=line.origins or known.get(computes, NONE)))
+        lines += gone_after.pop(computes, [])
     return lines

@@ -17,14 +17,11 @@ MOST = 80  # values; a picture of more is unreadable
 def shown(graph: Graph, name: str, source: str) -> str:
     """A program as HTML for a notebook: readable source, and folded its graph and the source that runs."""
     readable = runnable_source(graph, name) or source
-    parts = [f"<pre>{escape(readable.rstrip())}</pre>", _folded("its graph", drawing(graph))]
+    folded = {"its graph": drawing(graph)}
     if readable != source:
-        parts.append(_folded("the program that runs", f"<pre>{escape(source.rstrip())}</pre>"))
-    return "".join(parts)
-
-
-def _folded(title: str, content: str) -> str:
-    return f"<details><summary>{title}</summary>{content}</details>"
+        folded["the program that runs"] = f"<pre>{escape(source.rstrip())}</pre>"
+    details = (f"<details><summary>{title}</summary>{html}</details>" for title, html in folded.items())
+    return "".join([f"<pre>{escape(readable.rstrip())}</pre>", *details])
 
 
 def drawing(graph: Graph) -> str:
@@ -35,10 +32,17 @@ def drawing(graph: Graph) -> str:
     names = node_names(graph)
     rows = {n: row for row, n in enumerate(boxes)}
     arcs = [(rows[a], rows[n]) for n in boxes for a in dict.fromkeys(n.args) if a in rows]
-    left = MARGIN + max((_bend(*arc) for arc in arcs), default=0.0)
+    # an arc bends out less than in proportion to the rows between
+    bends = [ARC * (lower - upper) ** 0.7 for upper, lower in arcs]
+    left = MARGIN + max(bends, default=0.0)
     texts = {n: f"{names.get(n, '')}: {type_text(n)} = {_formula(n, names)}" for n in boxes}
     width = CHARACTER * max(map(len, texts.values()), default=0) + 16
-    parts = [_arc(left, *arc) for arc in arcs]
+    parts = []
+    for bend, arc in zip(bends, arcs):
+        y1, y2 = (MARGIN + ROW * row + HEIGHT / 2 for row in arc)
+        path = f"M{left:.1f},{y1 + 4:.0f}C{left - bend:.1f},{y1 + 4:.0f} {left - bend:.1f},{y2 - 4:.0f} "
+        path += f"{left:.1f},{y2 - 4:.0f}"
+        parts.append(f'<path d="{path}" stroke="currentColor" stroke-opacity="0.45"/>')
     ends = {*graph.inputs, *graph.outputs}
     parts += [_box(left, MARGIN + ROW * rows[n], width, texts[n], n in ends) for n in boxes]
     right, down = left + width + MARGIN, 2 * MARGIN + ROW * len(boxes)
@@ -48,24 +52,10 @@ def drawing(graph: Graph) -> str:
 
 def _formula(n: Node, names: dict[Node, str]) -> str:
     """The op and its arguments by name."""
-    if n.op == "input":
-        return "input"
-    if n.op == "const":
-        return "constant"
+    if n.op in ("input", "const"):
+        return {"input": "input", "const": "constant"}[n.op]
     arguments = [f"{const_value(a):.4g}" if is_scalar_const(a) else names.get(a, "?") for a in n.args]
     return f"{n.op}({', '.join(arguments)})"
-
-
-def _bend(upper: int, lower: int) -> float:
-    """How far an arc bends to the left: less than in proportion to the rows between."""
-    return ARC * (lower - upper) ** 0.7
-
-
-def _arc(x: float, upper: int, lower: int) -> str:
-    y1, y2 = (MARGIN + ROW * row + HEIGHT / 2 for row in (upper, lower))
-    out = x - _bend(upper, lower)
-    path = f"M{x:.1f},{y1 + 4:.0f}C{out:.1f},{y1 + 4:.0f} {out:.1f},{y2 - 4:.0f} {x:.1f},{y2 - 4:.0f}"
-    return f'<path d="{path}" stroke="currentColor" stroke-opacity="0.45"/>'
 
 
 def _box(x: float, y: float, width: float, text: str, end: bool) -> str:

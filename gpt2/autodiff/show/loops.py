@@ -99,12 +99,9 @@ def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loo
 
 def _loop(graph, group, calls, users, results) -> Loop | None:
     after = dependent(graph.nodes, group)
-    args = []
-    for column in zip(*(n.args for n in group)):
-        arg = _argument(column, group, after)
-        if arg is None:
-            return None
-        args.append(arg)
+    args = [_argument(column, group, after) for column in zip(*(n.args for n in group))]
+    if None in args:
+        return None
     carried = {g.of: k for k, g in enumerate(args) if isinstance(g, Carried)}
     if len(carried) != sum(isinstance(g, Carried) for g in args):
         return None  # two arguments are the same result

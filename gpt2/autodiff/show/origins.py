@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Graph, Node, is_scalar_const, next_id, rewrite
-from ..ops import apply, input_node
+from ..derive.differentiate import gradients
+from ..graph import Graph, Node, is_scalar_const, next_id
+from ..ops import input_node
 from ..ops.interpret import evaluate_graph
 from ..ops.table import VIEWS
-from ..pipeline import Pipeline
 from ..programs.fixed import Fixed, FixedPair
 from ..switches import DEFAULT, Options
 from .changes import NONE, Lines, Pair, Stage, changes, values
@@ -61,7 +61,7 @@ class _Recorded:
         return self
 
     def on_stage(self, title: str, output: Any, seconds: float) -> None:
-        """Note the graph of a stage. Lines of a recording are set before it is transformed."""
+        # lines of a recording are set before it is transformed
         if title == "recorded" and self.starts:
             for n in output.nodes:
                 if self.lines(n) and n.name is not None:
@@ -152,22 +152,13 @@ class Origins:
 
     @cached_property
     def adjoints(self) -> list[Reference]:
-        """The gradient of each value of the forward: that of a zero which is added to it."""
-        zeros: dict[Node, Node] = {}
-
-        def plus_zero(n: Node, args: tuple) -> Node | None:
-            if not args or isinstance(n.dtype, tuple) or n.dtype.kind not in "fc":
-                return None
-            zeros[n] = input_node(n.shape, n.dtype, None)
-            return apply("add", apply(n.op, *args, **n.attrs), zeros[n])
-
-        graph = rewrite(self.recorded.graph, plus_zero)
-        first = len(graph.inputs)
-        graph = Graph((*graph.inputs, *zeros.values()), graph.outputs[:1], graph.name)
-        gradients = Pipeline(graph.name).joint(graph, range(first, first + len(zeros)), (0,))
-        inputs = [*self.arrays, *(np.zeros(z.shape, z.dtype) for z in zeros)]
-        first_of, second_of = (evaluate_graph(gradients, [*inputs, c])[1:] for c in self.cotangents)
-        return [Reference(pair, self.of(n)) for n, pair in zip(zeros, zip(first_of, second_of))]
+        """The gradient of each value of the forward."""
+        graph = self.recorded.graph
+        nodes = [n for n in graph.nodes if n.args and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"]
+        dout = input_node(graph.outputs[0].shape, graph.outputs[0].dtype, None)
+        adjoints = Graph([*graph.inputs, dout], gradients([(graph.outputs[0], dout)], nodes))
+        pairs = zip(*(evaluate_graph(adjoints, [*self.arrays, c]) for c in self.cotangents))
+        return [Reference(pair, self.of(n)) for n, pair in zip(nodes, pairs)]
 
     # ---- the two backwards
 

@@ -61,15 +61,15 @@ def panels(
     if backward is not None:
         by_hand = Source.of(backward, lambda: backward(origins.cotangents[0], origins.saved))
         manual = by_hand.statements(origins.by_hand(backward), starts)
-    stages = [replace(s, lines=[_at_starts(x, starts) for x in s.lines]) for s in origins.changes()]
+
+    def at_starts(line):
+        return replace(line, origins=frozenset(starts[k] for k in line.origins if k in starts))
+
+    stages = [replace(s, lines=[at_starts(line) for line in s.lines]) for s in origins.changes()]
     shapes = [f"{k} {np.shape(a)}" for k, a in zip(inspect.signature(forward).parameters, args)]
     return Panels(
         written.statements({}, starts), manual, derived(origins, name, starts), stages, ", ".join(shapes)
     )
-
-
-def _at_starts(line, starts):
-    return replace(line, origins=frozenset(starts[k] for k in line.origins if k in starts))
 
 
 def derived(origins: Origins, name: str, starts: Mapping[int, int]) -> list[SourcePart]:
@@ -169,8 +169,11 @@ class Source:
         def trace(frame, event, arg):
             if running:
                 a, _, folded, statement = running.pop()
-                if isinstance(statement, ast.Return):
-                    computed = _returned(statement, arg) if event == "return" else []
+                if isinstance(statement, ast.Return):  # what it computes, other than plain names
+                    is_tuple = isinstance(statement.value, ast.Tuple)
+                    parts = statement.value.elts if is_tuple else [statement.value]
+                    results = zip(parts, arg if is_tuple else [arg]) if event == "return" else []
+                    computed = [(ast.unparse(e), x) for e, x in results if not isinstance(e, ast.Name)]
                 else:
                     computed = [(k, frame.f_locals[k]) for k in _written(statement) if k in frame.f_locals]
                 if not folded:
@@ -228,13 +231,6 @@ def _written(statement: ast.stmt) -> list[str]:
     while any(isinstance(t, (ast.Subscript, ast.Starred)) for t in targets):
         targets = [t.value if isinstance(t, (ast.Subscript, ast.Starred)) else t for t in targets]
     return list(dict.fromkeys(t.id for t in targets if isinstance(t, ast.Name)))
-
-
-def _returned(statement: ast.Return, result: Any) -> list[tuple[str, Any]]:
-    """The values that a `return` computes, other than plain names."""
-    parts = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
-    results = result if isinstance(statement.value, ast.Tuple) else [result]
-    return [(ast.unparse(part), x) for part, x in zip(parts, results) if not isinstance(part, ast.Name)]
 
 
 def value_text(name: str, value: Any) -> str:

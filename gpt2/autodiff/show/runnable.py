@@ -91,14 +91,12 @@ class RunnableWriter(ReadableWriter):
 def written(value: ArrayLike) -> str | None:
     """An array as a NumPy expression; None if that is long."""
     x = np.asarray(value)
-    return next((text for text in _expressions(x) if _is_value(text, x)), None)
-
-
-def _is_value(text: str, x: np.ndarray) -> bool:
-    """Whether an expression has this value, to the bit."""
-    with np.errstate(all="ignore"):
-        value = eval(text, {"np": np})
-    return (value.dtype, value.shape, value.tobytes()) == (x.dtype, x.shape, x.tobytes())
+    for text in _expressions(x):
+        with np.errstate(all="ignore"):
+            value = eval(text, {"np": np})
+        if (value.dtype, value.shape, value.tobytes()) == (x.dtype, x.shape, x.tobytes()):
+            return text
+    return None
 
 
 def _expressions(x: np.ndarray) -> Iterator[str]:
@@ -148,12 +146,10 @@ def _complete(text: str) -> bool:
         syntax = list(ast.walk(ast.parse(text)))
     except SyntaxError:
         return False
-    names = [n for n in syntax if isinstance(n, ast.Name | ast.arg)]
-    functions = {n.name for n in syntax if isinstance(n, ast.FunctionDef)}
-    known = {n.arg if isinstance(n, ast.arg) else n.id for n in names if not _is_read(n)}
-    read = {n.id for n in names if isinstance(n, ast.Name) and _is_read(n)}
-    return read <= {*known, *functions, "np", *dir(builtins)}
-
-
-def _is_read(n: ast.AST) -> bool:
-    return isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    read, known = set(), {"np", *dir(builtins)}
+    for n in syntax:
+        if isinstance(n, ast.Name):
+            (read if isinstance(n.ctx, ast.Load) else known).add(n.id)
+        elif isinstance(n, ast.arg | ast.FunctionDef):
+            known.add(n.arg if isinstance(n, ast.arg) else n.name)
+    return read <= known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ..emit.program import Program
@@ -170,8 +169,12 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
             dx = 2.0 * x
             return dx
     """
-    parts: list[tuple[str, str]] = []
-    on_stage = partial(_note, parts)
+    parts: list[str] = []
+
+    def on_stage(title: str, output: Any, seconds: float) -> None:
+        text = getattr(output, "source", None) or str(output)
+        parts.append(f"# {title}\n\n{text.rstrip()}")
+
     if isinstance(f, (Fixed, FixedPair)):
         f.build(args, kwargs, on_stage)
     else:
@@ -180,11 +183,7 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
             _check_differentiable(f, args, kwargs)
             state = Derived(f, Vjp())
         state.stages(args, kwargs, on_stage)
-    return "\n\n".join(f"# {title}\n\n{text.rstrip()}" for title, text in parts) + "\n"
-
-
-def _note(parts: list, title: str, output, seconds: float) -> None:
-    parts.append((title, getattr(output, "source", None) or str(output)))
+    return "\n\n".join(parts) + "\n"
 
 
 def _check_differentiable(f, args, kwargs) -> None:

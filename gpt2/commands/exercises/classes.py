@@ -29,26 +29,15 @@ def folders_of(given: Sequence[Path]) -> dict[str, Path]:
     """
     found: list[tuple[str, Path]] = []
     for folder in given:
-        students = list(_students_in(folder))
-        if len(students) == 1 and len(given) > 1:
-            students = [(folder.resolve().name, students[0][1])]
-        found += students
+        name, below = folder.resolve().name, [] if sets_in(folder) else _subfolders(folder)
+        members = [(sub.name, next(filter(sets_in, [sub, *_subfolders(sub)]), sub)) for sub in below]
+        if not any(sets_in(path) for _, path in members):
+            members = [(name, folder)]
+        elif len(members) == 1 and len(given) > 1:
+            members = [(name, members[0][1])]
+        found += members
     count = Counter(name for name, _ in found)
     return {name if count[name] == 1 else str(path): path for name, path in found}
-
-
-def _students_in(folder: Path) -> Iterator[tuple[str, Path]]:
-    if not sets_in(folder):
-        members = {sub: _below(sub) for sub in _subfolders(folder)}
-        if any(map(sets_in, members.values())):
-            yield from ((sub.name, path) for sub, path in members.items())
-            return
-    yield folder.resolve().name, folder
-
-
-def _below(folder: Path) -> Path:
-    """The folder with exercises: `folder`, or else the first one in it that has some, or else `folder`."""
-    return next(filter(sets_in, [folder, *_subfolders(folder)]), folder)
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -87,9 +76,8 @@ def row(names: Iterable[str], of: Student) -> str:
 def total(names: Iterable[str], students: Sequence[Student]) -> str:
     """The last line: how many have each exercise right, and all."""
     exercises = [result["name"] for result in students[0]["exercises"]]
-    counts = [
-        str(sum(of["exercises"][i]["state"] == "right" for of in students)) for i in range(len(exercises))
-    ]
+    each = zip(*(of["exercises"] for of in students))
+    counts = [str(sum(result["state"] == "right" for result in results)) for results in each]
     right = sum(of["right"] == of["of"] for of in students)
     return _line(_room(names), "right", exercises, counts, f"{right} have all")
 
@@ -133,13 +121,12 @@ def mistake_lines(mistakes: Iterable[dict[str, Any]]) -> Iterator[str]:
 # ---- Files -----------------------------------------------------------------------------------------------
 
 
-def as_csv(students: Iterable[Student]) -> bytes:
+def as_csv(students: Sequence[Student]) -> bytes:
     """A line for each student: the name, the state of each exercise, how many are right."""
     text = io.StringIO()
     writer = csv.writer(text)
-    for i, of in enumerate(students):
-        if i == 0:
-            writer.writerow(["student", *(result["name"] for result in of["exercises"]), "right"])
+    writer.writerow(["student", *(result["name"] for result in students[0]["exercises"]), "right"])
+    for of in students:
         writer.writerow([of["name"], *(result["state"] for result in of["exercises"]), of["right"]])
     return text.getvalue().encode()
 
@@ -148,19 +135,16 @@ def worksheets(students: Iterable[Student], folder: Path) -> dict[Path, bytes]:
     """Path -> content of a Markdown page for each student: what is wrong, with a hint, and what is left."""
     pages = {}
     for of in students:
-        name = "-".join(Path(of["name"]).parts).strip("/\\-")
-        pages[folder / f"{name}.md"] = _worksheet(of).encode()
-    return pages
-
-
-def _worksheet(of):
-    lines = [f"# {printable(of['name'])}: {of['right']} of {of['of']} right"]
-    if right := [result["name"] for result in of["exercises"] if result["state"] == "right"]:
-        lines.append(f"Right: {', '.join(right)}.")
-    for result in of["exercises"]:
-        if result["state"] != "right":
+        lines = [f"# {printable(of['name'])}: {of['right']} of {of['of']} right"]
+        if right := [result["name"] for result in of["exercises"] if result["state"] == "right"]:
+            lines.append(f"Right: {', '.join(right)}.")
+        for result in of["exercises"]:
+            if result["state"] == "right":
+                continue
             message = "\n".join(f"    {printable(line)}" for line in result["message"].split("\n"))
             title = file_of(Path(), result["name"])
             lines += [f"## {title}: {result['state']}", message, f"A hint: {sheet(result['name']).HINTS[0]}"]
             lines.append(typed(f"A second one: `gpt2 exercises --hint {result['name']} --more`"))
-    return "\n\n".join(lines) + "\n"
+        name = "-".join(Path(of["name"]).parts).strip("/\\-")
+        pages[folder / f"{name}.md"] = ("\n\n".join(lines) + "\n").encode()
+    return pages
