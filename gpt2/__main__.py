@@ -40,7 +40,10 @@ ORDER = ("train", "sample", "evaluate", "plot", "convert", "explain", "check", "
 
 def commands() -> dict[str, str]:
     """name -> what it does, for every command. Nothing is imported."""
-    summaries = {name: _first_sentence(file.read_text(encoding="utf-8")) for name, file in _files().items()}
+    summaries = {}
+    for name, file in _files().items():
+        docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        summaries[name] = docstring.partition("\n")[0].rstrip(".")
     names = [name for name in ORDER if name in summaries]
     return {name: summaries[name] for name in [*names, *(n for n in summaries if n not in names)]}
 
@@ -61,32 +64,17 @@ def _files() -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def _first_sentence(source: str) -> str:
-    """The first line of a module's docstring, without its full stop."""
-    lines = (ast.get_docstring(ast.parse(source)) or "").splitlines()
-    return lines[0].rstrip(".") if lines else ""
-
-
 def overview() -> str:
     """The text that gpt2 --help prints."""
-    lines = [
-        f"{painted('GPT-2 in NumPy', 'bold')}, with gradients written by hand or derived by a compiler.",
-        "",
-    ]
+    about = f"{painted('GPT-2 in NumPy', 'bold')}, with gradients written by hand or derived by a compiler."
+    lines = [about, ""]
     for name, summary in commands().items():
         first, *rest = textwrap.wrap(summary, 58)
         lines.append(f"  {painted(name, 'blue')}{' ' * (13 - len(name))}{first}")
         lines += [" " * 15 + line for line in rest]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "A command explains itself with --help; --version says which version this is:",
-            "",
-            f"  {typed('gpt2 sample')} --help",
-            f"  {typed('gpt2 --version')}",
-        ]
-    )
+    more = "A command explains itself with --help; --version says which version this is:"
+    lines += ["", more, "", f"  {typed('gpt2 sample')} --help", f"  {typed('gpt2 --version')}"]
+    return "\n".join(lines)
 
 
 def version() -> str:

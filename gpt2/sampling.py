@@ -78,23 +78,18 @@ def generate(
     """
     options: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     if isinstance(tokens, str):
-        encoding = tokenizer or _tokenizer_of(model)
+        encoding = tokenizer or model.tokenizer
+        if encoding is None:
+            raise UserError(
+                "generate: this model has no tokenizer; pass one with tokenizer= (gpt2.load_tokenizer finds "
+                "one), or token ids as the prompt"
+            )
         (sample,) = write_samples(model, encoding, tokens, stop=stop, max_tokens=max_tokens, **options)
         return sample.text
     if tokenizer is not None or stop != ():
         raise UserError("generate: stop and tokenizer are for a text; the prompt is token ids")
     steps = generate_batch(model, tokens, 1, max_tokens, **options)
     return (int(ids[0]) for ids, _ in steps)
-
-
-def _tokenizer_of(model):
-    """The Tokenizer of a model that was loaded."""
-    if model.tokenizer is None:
-        raise UserError(
-            "generate: this model has no tokenizer; pass one with tokenizer= (gpt2.load_tokenizer finds "
-            "one), or token ids as the prompt"
-        )
-    return model.tokenizer
 
 
 def generate_batch(
@@ -117,7 +112,13 @@ def generate_batch(
     """
     _check(model, tokens, max_tokens, temperature, top_k, top_p)
     check_samples(samples)
-    _check_memory(model.config, samples, min(model.config.block_size, len(tokens) + max_tokens))
+    c, free = model.config, free_memory(swap=True)
+    positions = min(c.block_size, len(tokens) + max_tokens)
+    # keys and values
+    needed = samples * positions * 2 * c.n_layer * c.n_embd * np.dtype(c.dtype).itemsize
+    if free is not None and needed > free:
+        text = f"their keys and values take {size(needed)}, and {size(free)} are free; take fewer"
+        raise option_error("samples", f"is {samples}: {text}")
     rngs = [np.random.default_rng(seed)]
     if samples > 1:
         if isinstance(seed, np.random.Generator):
@@ -213,7 +214,11 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def _check(model, tokens, max_tokens, temperature, top_k, top_p):
-    if not _are_ids(tokens):
+    try:
+        ids = np.asarray([tokens[k] for k in range(len(tokens))])  # of bytes too
+    except (TypeError, ValueError, KeyError):  # not a sequence, or rows of different lengths
+        ids = np.empty((0, 0))
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise UserError(f"generate: tokens is {reprlib.repr(tokens)}, expected a text or a list of token ids")
     if len(tokens) == 0:
         raise UserError("generate: the prompt is empty, expected at least one token")
@@ -224,26 +229,9 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
     check_options(max_tokens, temperature, top_k, top_p)
 
 
-def _are_ids(tokens):
-    try:
-        ids = np.asarray([tokens[k] for k in range(len(tokens))])  # of bytes too
-    except (TypeError, ValueError, KeyError):  # not a sequence, or rows of different lengths
-        return False
-    return ids.ndim == 1 and (ids.size == 0 or ids.dtype.kind in "iu")
-
-
 def check_samples(samples: int) -> None:
     if samples < 1:
         raise option_error("samples", f"is {samples}, expected 1 or more")
-
-
-def _check_memory(config, samples, positions):
-    """Raise UserError if keys and values of so many positions do not fit in memory."""
-    needed = samples * positions * 2 * config.n_layer * config.n_embd * np.dtype(config.dtype).itemsize
-    free = free_memory(swap=True)
-    if free is not None and needed > free:
-        text = f"their keys and values take {size(needed)}, and {size(free)} are free; take fewer"
-        raise option_error("samples", f"is {samples}: {text}")
 
 
 def check_options(max_tokens: int, temperature: float, top_k: int, top_p: float) -> None:
@@ -345,7 +333,11 @@ def write_samples(
             token = int(chosen[i])
             sample.tokens.append(token)
             if logprobs is not None:
-                _add_logprobs(sample, token, log_probabilities(logits[i]), logprobs)
+                own = log_probabilities(logits[i])
+                sample.logprobs.append(float(own[token]))
+                if logprobs:
+                    likeliest = np.argsort(-own, kind="stable")[:logprobs]
+                    sample.top.append([(int(k), float(own[k])) for k in likeliest])
             _add_text(sample, ends[i].feed(decoders[i].feed(token)), show if i == 0 else None)
         if all(end.found for end in ends):
             break
@@ -354,14 +346,6 @@ def write_samples(
         _add_text(sample, rest, show if i == 0 else None)
         sample.stopped = "stop" if ends[i].found else "length"
     return results
-
-
-def _add_logprobs(sample, token, logprobs, count):
-    """Add the log-probability of a token, and the `count` likeliest at its position."""
-    sample.logprobs.append(float(logprobs[token]))
-    if count:
-        likeliest = np.argsort(-logprobs, kind="stable")[:count]
-        sample.top.append([(int(k), float(logprobs[k])) for k in likeliest])
 
 
 def _add_text(sample, text, show):

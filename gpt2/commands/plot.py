@@ -33,6 +33,13 @@ PANELS = (
     ("throughput", ("tokens_per_second",), "tokens per second", False),
 )
 FORMATS = ("png", "svg", "pdf")
+LATEST = {  # metric -> its latest value as text
+    "loss": "loss {:.4f}",
+    "val_loss": "validation {:.4f} (o)",
+    "lr": "lr {:.3g}",
+    "grad_norm": "norm {:.3g}",
+    "tokens_per_second": "{:,.0f} tok/s",
+}
 
 
 # ---- Pictures --------------------------------------------------------------------------------------------
@@ -162,24 +169,11 @@ def screen(runs: Sequence[Metrics], width: int, height: int) -> str:
     for run in runs:
         steps, losses = run.get("loss")
         marks = list(zip(*run.get("val_loss")))
-        lines += [_summary(run)[:width], *chart(steps, losses, width, each, marks), ""]
+        last = {name: run.get(name)[1] for name in LATEST}
+        parts = [LATEST[name].format(numbers[-1]) for name, numbers in last.items() if len(numbers)]
+        head = "  ".join([printable(run.name), *parts])
+        lines += [head[:width], *chart(steps, losses, width, each, marks), ""]
     return "\n".join(lines[:-1])
-
-
-def _summary(run):
-    """The latest value of each metric, in a line."""
-    parts = [printable(run.name)]
-    for name, text in (
-        ("loss", "loss {:.4f}"),
-        ("val_loss", "validation {:.4f} (o)"),
-        ("lr", "lr {:.3g}"),
-        ("grad_norm", "norm {:.3g}"),
-        ("tokens_per_second", "{:,.0f} tok/s"),
-    ):
-        numbers = run.get(name)[1]
-        if len(numbers):
-            parts.append(text.format(numbers[-1]))
-    return "  ".join(parts)
 
 
 def live(folders: Sequence[str], every: float, out: TextIO | None = None) -> None:

@@ -188,23 +188,16 @@ def _chat(args, model, tokenizer, prompt, options):
     template = Template(args.template or template_of_run(args))
     options["stop"] = [template.end, END_OF_TEXT, *args.stop]
     messages: list[dict[str, str]] = []
-    for said in [prompt] if prompt else _lines_said():
-        messages.append({"role": "user", "content": said})
+    if not prompt and sys.stdin is None:
+        raise UserError("--chat: standard input is closed; give a --prompt")
+    sign = "> " if not prompt and sys.stdin.isatty() else ""  # that it is the user's turn
+    print(sign, end="", flush=True)
+    for said in [prompt] if prompt else sys.stdin:
+        messages.append({"role": "user", "content": said.rstrip("\n") if not prompt else said})
         ids = template.prompt(tokenizer, messages)
         (answer,) = write_samples(model, tokenizer, ids, show=partial(print, end="", flush=True), **options)
         messages.append({"role": ANSWERS, "content": answer.text})
-        print()
-
-
-def _lines_said():
-    """The lines of standard input, after a sign that it is the user's turn."""
-    if sys.stdin is None:
-        raise UserError("--chat: standard input is closed; give a --prompt")
-    sign = "> " if sys.stdin.isatty() else ""
-    print(sign, end="", flush=True)
-    for line in sys.stdin:
-        yield line.rstrip("\n")
-        print(sign, end="", flush=True)
+        print(f"\n{sign}", end="", flush=True)
 
 
 def template_of_run(args: argparse.Namespace) -> str:
@@ -218,20 +211,16 @@ def _as_json(tokenizer, prompt, samples):
     """The samples as JSON. `pieces` are the texts of single tokens, with U+FFFD for parts of a character."""
     results = []
     for sample in samples:
-        top = [
-            [{"token": k, "piece": tokenizer.decode([k]), "logprob": logprob} for k, logprob in likeliest]
-            for likeliest in sample.top
-        ]
-        results.append(
-            {
-                "text": sample.text,
-                "stopped": sample.stopped,
-                "tokens": sample.tokens,
-                "pieces": [tokenizer.decode([token]) for token in sample.tokens],
-                **({"logprobs": sample.logprobs} if len(sample.logprobs) == len(sample.tokens) else {}),
-                **({"top": top} if top else {}),
-            }
-        )
+        pieces = [tokenizer.decode([token]) for token in sample.tokens]
+        result = dict(text=sample.text, stopped=sample.stopped, tokens=sample.tokens, pieces=pieces)
+        if len(sample.logprobs) == len(sample.tokens):
+            result["logprobs"] = sample.logprobs
+        if sample.top:
+            result["top"] = [
+                [{"token": k, "piece": tokenizer.decode([k]), "logprob": logprob} for k, logprob in likeliest]
+                for likeliest in sample.top
+            ]
+        results.append(result)
     return json.dumps({"prompt": prompt, "samples": results})
 
 

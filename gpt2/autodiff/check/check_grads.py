@@ -54,7 +54,10 @@ def check_grads(
     values = [*leaves, *(a for _, a in rec.captures)]
 
     def run(*values):
-        converted = [_like_argument(v, x) for v, x in zip(values, leaves)]
+        # copies, which f may write to
+        converted = [
+            type(x)(v) if isinstance(x, (float, complex)) else np.array(v) for v, x in zip(values, leaves)
+        ]
         results = rec.out_tree.leaves_of(f(*unflatten(tree, converted)))  # a number that is an int here too
         return [*results, *(converted[i] for i in rec.written)]
 
@@ -68,11 +71,6 @@ def in_double_precision(x: Any) -> Any:
     if isinstance(x, (float, complex)) or dtype.kind not in "fc":
         return x
     return np.asarray(x, np.result_type(dtype, np.float64))
-
-
-def _like_argument(value, example):
-    """A copy that f may write to; a Python number where the example is one."""
-    return type(example)(value) if isinstance(example, (float, complex)) else np.array(value)
 
 
 MANY = 5  # gradients of a function from which on it counts as a model: the wrong step is searched for
@@ -144,17 +142,14 @@ def check_backward(
                 f"check_backward: case {number} is {kind}, expected a tuple of inputs: write [(x,)], "
                 "or [(x, y)] for two inputs"
             )
-        inputs, static = case if _has_static(case) else (case, {})
+        has_static = len(case) == 2 and isinstance(case[0], (tuple, list)) and isinstance(case[1], dict)
+        inputs, static = case if has_static else (case, {})
         rng = np.random.default_rng(seed + number)
         complaints = check_one(forward, backward, tuple(inputs), static, rtol, rng)
         lines += [f"  case {number}, {line}" for line in complaints]
     if lines:
         name = getattr(backward, "__name__", "backward")
         raise BackwardMismatch("\n".join([f"{name} is not the derivative of its forward:", *lines]))
-
-
-def _has_static(case) -> bool:
-    return len(case) == 2 and isinstance(case[0], (tuple, list)) and isinstance(case[1], dict)
 
 
 def check_one(
@@ -188,9 +183,21 @@ def check_one(
     if len(got) != len(inputs):
         count = f"gradients returned: {len(got)}, inputs: {len(inputs)}"
         return [f"{count}: return one for each, None for integers"]
-    lines = [f"{argument} is written to" for argument in _written(dout, dout_before, leaves, inputs_before)]
+    arguments = [("dout", dout, dout_before)]
+    arguments += [(f"input {i}", x, before) for i, (x, before) in enumerate(zip(leaves, inputs_before))]
+    lines = [
+        f"{name} is written to"
+        for name, x, before in arguments
+        if not np.array_equal(x, before, equal_nan=before.dtype.kind in "fc")
+    ]
     double = [in_double_precision(x) for x in inputs_before]
-    rec = record(_output_of(forward, static), tuple(unflatten(tree, double)))
+
+    @wraps(forward)  # for the names of the inputs
+    def output(*xs):
+        result = forward(*xs, **static)
+        return result[0] if _saves(result) else result
+
+    rec = record(output, tuple(unflatten(tree, double)))
 
     def by_hand():
         exact = tuple(unflatten(tree, [np.array(x) for x in double]))
@@ -208,15 +215,6 @@ def check_one(
 def _saves(result) -> bool:
     """Whether a forward returns (out, saved)."""
     return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
-
-
-def _output_of(forward: Callable, static: Mapping[str, Any]) -> Callable:
-    @wraps(forward)  # for the names of the inputs
-    def output(*xs):
-        result = forward(*xs, **static)
-        return result[0] if _saves(result) else result
-
-    return output
 
 
 def _named(rec: Recording, i: int, path: tuple) -> str:
@@ -237,14 +235,6 @@ def _at(got, path: tuple):
         except (KeyError, IndexError, TypeError):
             return None
     return got
-
-
-def _written(dout, dout_before, inputs, inputs_before):
-    if not np.array_equal(dout, dout_before, equal_nan=True):
-        yield "dout"
-    for i, (x, before) in enumerate(zip(inputs, inputs_before)):
-        if not np.array_equal(x, before, equal_nan=before.dtype.kind in "fc"):
-            yield f"input {i}"
 
 
 class Compared:
@@ -290,9 +280,9 @@ class Compared:
         """The errors of one gradient, as lines."""
         x, g, want = self.inputs[i], self.got[i], self.right[i]
         if want is None or g is None:
-            if (want is None) == (g is None):
-                return []
-            return ["an integer input has no gradient: return None"] if want is None else ["None is returned"]
+            if want is None:
+                return [] if g is None else ["an integer input has no gradient: return None"]
+            return ["None is returned"]
         g = np.asarray(g)
         lines = []
         if g.dtype != x.dtype:

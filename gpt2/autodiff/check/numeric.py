@@ -8,7 +8,7 @@ order 2    the same two tests of the derivative programs themselves
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -116,10 +116,13 @@ class Point:
         for step, share in zip(STEPS, SHARES):
             difference = central_difference(self.f, self.values, self.wrt, self.direction, self.outs, step)
             try:
-                if tangent is None:
-                    rounding = partial(self.rounding_of_differences, step)
-                    return self.pair(difference, gradient, rtol, rounding, share)
-                return self.compare(tangent, difference, rtol, step, share)
+                if tangent is not None:
+                    return self.compare(tangent, difference, rtol, step, share)
+
+                def rounding(step=step):
+                    return _total(self.rounding, self.cotangent) / step
+
+                return self.pair(difference, gradient, rtol, rounding, share)
             except GradientMismatch as e:
                 first = first or e
         raise first
@@ -128,12 +131,9 @@ class Point:
         self, tangent: Sequence, difference: Sequence, rtol: float, step: float, share: float
     ) -> None:
         for k, (i, t, d) in enumerate(zip(self.outs, tangent, difference)):
-            what = f"{self.graph.name}: forward mode, tangent of {output_name(self.graph, i)}"
+            name = self.graph.outputs[i].name
+            what = f"{self.graph.name}: forward mode, tangent of output {i}{f' ({name})' if name else ''}"
             compare(what, t, d, rtol, lambda k=k: self.rounding[k] / step, share)
-
-    def rounding_of_differences(self, step: float) -> float:
-        """The largest rounding error of the differences in `pair`."""
-        return _total(self.rounding, self.cotangent) / step
 
     @cached_property
     def rounding(self) -> list:
@@ -185,11 +185,6 @@ def program_of(graph: Graph) -> Callable:
     return lambda *values: evaluate_graph(graph, values)
 
 
-def output_name(graph: Graph, i: int) -> str:
-    name = graph.outputs[i].name
-    return f"output {i} ({name})" if name else f"output {i}"
-
-
 def random_like(x: Any, rng: np.random.Generator) -> np.ndarray:
     d = rng.standard_normal(np.shape(x))
     return d + 1j * rng.standard_normal(np.shape(x)) if np.iscomplexobj(x) else d
@@ -221,20 +216,15 @@ def central_difference(
 def rounding_of(f: Callable, values: Sequence, moving: Sequence[int]) -> list:
     """The largest rounding error of each result of f: how far it moves with the last digits of values."""
     rng = np.random.default_rng(0)
-    results = [np.asarray(x) for x in f(*_copies(values))]
+    results = [np.asarray(x) for x in f(*map(np.array, values))]  # of copies, as f may write to them
     most = [np.finfo(np.float64).eps * _size(y) for y in results]
     for _ in range(TRIALS):
-        near = _copies(values)
+        near = [np.array(x) for x in values]
         for i in moving:
             near[i] = near[i] * (1.0 + np.finfo(np.float64).eps * rng.uniform(-2.0, 2.0, np.shape(near[i])))
         most = [max(m, _size(np.asarray(x) - y)) for m, x, y in zip(most, f(*near), results)]
     inputs = max((_size(values[i]) for i in moving), default=0.0)
     return [min(TIMES * m, MOST * (inputs + _size(x))) for m, x in zip(most, results)]
-
-
-def _copies(values: Sequence) -> list:
-    """Copies of values, as f may write to its arguments."""
-    return [np.array(x) for x in values]
 
 
 def _size(x: Any) -> float:

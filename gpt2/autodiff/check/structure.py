@@ -23,16 +23,13 @@ def products(b: ByHand, n: Node) -> Iterator[tuple[str, np.ndarray]]:
     if n.op == "matmul" and len(n.args) == 2:
         (x, y), (first, second) = n.args, b.of(*n.args)
         text = f"in {b.text(x)} @ {b.text(y)}, "
-        if _square(first):
+        is_square = [v.ndim > 1 and v.shape[-1] == v.shape[-2] for v in (first, second)]
+        if is_square[0]:
             yield text + _exchanged(b, x), np.swapaxes(first, -1, -2) @ second
-        if _square(second):
+        if is_square[1]:
             yield text + _exchanged(b, y), first @ np.swapaxes(second, -1, -2)
-        if _square(first) and first.shape == second.shape:
+        if is_square[0] and first.shape == second.shape:
             yield text + "the operands are in the wrong order", second @ first
-
-
-def _square(x: np.ndarray) -> bool:
-    return x.ndim > 1 and x.shape[-1] == x.shape[-2]
 
 
 def _exchanged(b: ByHand, x: Node) -> str:

@@ -276,7 +276,10 @@ class Writer:
         if n in self.names:
             return self.names[n]
         if hint is None:
-            hint = "out" if n in self.graph.outputs[:1] else self.default_name(n)
+            simple = OPS[n.op].ufunc is not None and len(n.args) == 1 and n.op not in ("negative", "positive")
+            argument = self.names.get(n.args[0], "") if simple else ""
+            hint = f"{n.op}_{argument}" if argument.isalpha() else "t"
+            hint = "out" if n in self.graph.outputs[:1] else hint
         number = 1 if hint == "t" else 2
         name = f"t{number}" if hint == "t" else hint
         while name in self.taken:
@@ -285,11 +288,6 @@ class Writer:
         self.taken.add(name)
         self.names[n] = name
         return name
-
-    def default_name(self, n: Node) -> str:
-        simple = OPS[n.op].ufunc is not None and len(n.args) == 1 and n.op not in ("negative", "positive")
-        argument = self.names.get(n.args[0]) if simple else None
-        return f"{n.op}_{argument}" if argument and argument.isalpha() else "t"
 
     # ---- expressions
 
@@ -302,7 +300,8 @@ class Writer:
         if op == "matmul":
             return infix("@", *map(self.ref, n.args))
         text = self.call(n)
-        return Text(text, tightness_of(text) if code_of(n.op) is not None else ATOM)
+        closed = code_of(n.op) is None or isinstance(ast.parse(text, mode="eval").body, UNDIVIDED)
+        return Text(text, ATOM if closed else CHOICE)
 
     def sum_of(self, a: Text, b: Text, minus: bool) -> Text:
         if not minus and a.text.startswith("-") and not b.text.startswith("-"):
@@ -362,10 +361,9 @@ class Writer:
 
     def call(self, n: Node) -> str:
         args, attrs = n.args, n.attrs
-        if n.op == "reshape":
-            return self.entry(n) or f"{self.ref(args[0]).at(ATOM)}.reshape({n.shape})"
-        if n.op == "transpose":
-            return f"{self.ref(args[0]).at(ATOM)}{transposed(attrs['perm'])}"
+        if n.op in ("reshape", "transpose"):
+            item = self.entry(n) if n.op == "reshape" else None
+            return item or f"{self.ref(args[0]).at(ATOM)}{view_text(n)}"
         if n.op == "slice":
             return f"{self.ref(args[0]).at(ATOM)}[{index_text(attrs['index'], args[0].shape)}]"
         if n.op == "gather":
@@ -447,27 +445,20 @@ class Writer:
 
     def write_scatter_along_add(self, n: Node) -> bool:
         name, (_, index, v), axis = self.begin_copy(n), n.args, n.attrs["axis"]
-        if index.shape[axis] != 1:
-            return self.grid(n, name)
+        several = index.shape[axis] != 1  # entries may be hit more than once
+        grid = self.named(Node("grid", (), {}, (), n.dtype), "grid") if several else ""
         at = self.ref(index).text
         if index in self.texts:
             at = self.begin(index, "index")
             self.lines.append(f"{at} = {self.texts[index].text}")
+        if several:
+            self.lines.append(f"{grid} = list(np.indices({index.shape}, sparse=True))")
+            self.lines.append(f"{grid}[{axis}] = {at}")
+            self.lines.append(f"np.add.at({name}, tuple({grid}), {self.ref(v).text})")
+            return True
         taken = f"np.take_along_axis({name}, {at}, axis={axis})"
         added = self.sum_of(Text(taken), self.ref(v), minus=False).text
         self.lines.append(f"np.put_along_axis({name}, {at}, {added}, axis={axis})")
-        return True
-
-    def grid(self, n: Node, name: str) -> bool:
-        """Entries that may be hit more than once."""
-        _, index, v = n.args
-        grid = self.named(Node("grid", (), {}, (), n.dtype), "grid")
-        at = self.begin(index, "index")
-        if index in self.texts:
-            self.lines.append(f"{at} = {self.texts[index].text}")
-        self.lines.append(f"{grid} = list(np.indices({index.shape}, sparse=True))")
-        self.lines.append(f"{grid}[{n.attrs['axis']}] = {at}")
-        self.lines.append(f"np.add.at({name}, tuple({grid}), {self.ref(v).text})")
         return True
 
 
@@ -491,19 +482,12 @@ def applied(code: Callable, args: Sequence[Text], attrs: Mapping[str, Any]) -> s
     if all(a.tightness == ATOM for a in args):
         return text
     apart = code(*(a.at(ATOM) for a in args), **attrs)
-    return text if _tree(text) == _tree(apart) else apart
+    tree, other = (ast.dump(ast.parse(code, mode="eval")) for code in (text, apart))
+    return text if tree == other else apart
 
 
-def tightness_of(text: str) -> int:
-    """ATOM for a call, an item or a name; else CHOICE, so that it gets parentheses in other expressions."""
-    return ATOM if isinstance(ast.parse(text, mode="eval").body, UNDIVIDED) else CHOICE
-
-
+# What needs no parentheses in other expressions
 UNDIVIDED = (ast.Call, ast.Subscript, ast.Attribute, ast.Name, ast.Constant, ast.Tuple, ast.List)
-
-
-def _tree(text: str) -> str:
-    return ast.dump(ast.parse(text, mode="eval"))
 
 
 def _axis(n: Node) -> int | None:
@@ -526,10 +510,7 @@ def view_text(n: Node) -> str:
     """The method call for a reshape or a transpose of an array."""
     if n.op == "reshape":
         return f".reshape({n.shape})"
-    return transposed(n.attrs["perm"])
-
-
-def transposed(perm: Sequence[int]) -> str:
+    perm = n.attrs["perm"]
     moved = [k for k, p in enumerate(perm) if k != p]
     if tuple(perm) == (1, 0):
         return ".T"

@@ -49,8 +49,7 @@ def grade(path: Path, name: str) -> dict[str, Any]:
         names = run_file(path)
     except UserError as error:
         return result(name, "wrong", str(error))
-    written = names.get(task)
-    if written is None:
+    if names.get(task) is None:
         near = suggestion(task, [key for key, value in names.items() if callable(value)])
         return result(name, "wrong", f"{path}: has no function {task}{near}")
     try:
@@ -59,21 +58,18 @@ def grade(path: Path, name: str) -> dict[str, Any]:
         return result(name, "open", "not written yet")
     except (Exception, SystemExit) as error:
         return result(name, "wrong", f"{task} raises {raised(error, path)}")
-    return (
-        result(name, "wrong", re.sub(rf"(?<!\w){name}\.py:", f"{path.name}:", wrong))
-        if wrong
-        else result(name, "right")
-    )
+    if not wrong:
+        return result(name, "right")
+    return result(name, "wrong", re.sub(rf"(?<!\w){name}\.py:", f"{path.name}:", wrong))
 
 
 def wrong_with(name: str, names: Mapping[str, Any]) -> str | None:
     """What is wrong with the function that an exercise asks for, if anything; names are the file's."""
     if set_of(name) != "layers":
         return sheet(name).judge(names)
-    _, *lines = mistakes(getattr(sheet(name), f"{name}_forward"), names[task_of(name)], cases_of(name)) or [
-        ""
-    ]
-    return "\n".join([f"{task_of(name)} is not the derivative of its forward:", *lines]) if lines else None
+    task = task_of(name)
+    lines = mistakes(getattr(sheet(name), f"{name}_forward"), names[task], cases_of(name))
+    return "\n".join([f"{task} is not the derivative of its forward:", *lines[1:]]) if lines else None
 
 
 def _cause(message: str) -> str:
@@ -185,7 +181,11 @@ def main(path: str, name: str) -> None:
     """Grade a file, and write the result as a line of JSON to what was standard output."""
     answers = os.dup(1)
     os.dup2(2, 1)  # what the file prints
-    _limit_memory()
+    with suppress(ImportError, OSError, ValueError):  # another system than Linux
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     try:
         answer = grade(Path(path), name)
     except BaseException as error:  # such as KeyboardInterrupt, raised by the file
@@ -195,14 +195,6 @@ def main(path: str, name: str) -> None:
             stream.flush()
     os.write(answers, json.dumps(answer).encode() + b"\n")
     os._exit(0)  # threads and exit handlers of the file are not waited for
-
-
-def _limit_memory():
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
 
 
 if __name__ == "__main__":
