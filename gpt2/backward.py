@@ -53,23 +53,19 @@ def choose(
             text = f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(layers)}"
             raise _bad_spec(spec, text + suggestion(name, layers))
         if name in within_block(layers):
-            raise _bad_spec(
-                spec, f"{name} runs only inside the block, and the model's own block is derived as a whole"
-            )
+            text = f"{name} runs only inside the block, and the model's own block is derived as a whole"
+            raise _bad_spec(spec, text)
         modes[name] = _check_mode(mode, spec)
     for name, mode in modes.items():
         if mode == "manual" and layers[name].backward is None and name not in within_block(layers):
             problem = f"{name} is {layers[name].forward.__name__}, which has no backward by hand"
             raise _bad_spec(spec, f"{problem}; write one, or take {default_for(layers)!r}")
     options = options_for(elementwise)
-
-    def by_hand(layer):
-        return compiled(layer, options) if compile else as_written(layer)
-
     table = Table(on_set)
+    by_hand = "compiled" if compile else "written"
     for name, mode in modes.items():
-        runnable = auto(layers[name], options) if mode == "auto" else by_hand(layers[name])
-        dict.__setitem__(table, name, runnable)
+        how = "auto" if mode == "auto" else by_hand
+        dict.__setitem__(table, name, running(layers[name], how, None if how == "written" else options))
     return table
 
 
@@ -155,9 +151,8 @@ def _check_mode(mode, spec):
     if mode == "whole":
         raise _bad_spec(spec, "whole cannot be combined, as the model is then one program")
     if mode not in MODES:
-        raise _bad_spec(
-            spec, f"{mode!r} is not one of {', '.join(MODES)}, whole" + suggestion(mode, [*MODES, "whole"])
-        )
+        text = f"{mode!r} is not one of {', '.join(MODES)}, whole"
+        raise _bad_spec(spec, text + suggestion(mode, [*MODES, "whole"]))
     return mode
 
 
@@ -213,17 +208,16 @@ def running(
     forward   of the same ModelLayer with all gradients, if there is one
     """
     layer = uncompiled(layer)
-    functions: dict[str, Any]
+    facts: dict[str, Any] = {f.name: getattr(layer, f.name) for f in fields(Layer)}
     if wanted is not None and not any(wanted):
-        functions = _forward_only(layer, how, options)
+        facts |= _forward_only(layer, how, options)
     elif how == "auto":
-        functions = {**_derived(layer, options, wanted), "kind": "auto"}
+        facts |= _derived(layer, options, wanted)
     elif how == "compiled":
-        functions = _compiled(layer, options, wanted, forward)
+        facts |= _compiled(layer, options, wanted, forward)
     else:
-        functions = _as_written(layer)
-    facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
-    return ModelLayer(**{**facts, **functions}, written=layer, how=how, options=options)
+        facts["backward"] = _backward_as_written(layer)
+    return ModelLayer(**facts, written=layer, how=how, options=options)
 
 
 def _forward_only(layer, how, options):
@@ -252,7 +246,7 @@ def _derived(layer, options, wanted):
     def into(buffer, *inputs, **static):
         return pair.forward(*inputs, out=buffer, **static)
 
-    return {"forward": pair.forward, "backward": backward, "into": into}
+    return {"forward": pair.forward, "backward": backward, "into": into, "kind": "auto"}
 
 
 def _compiled(layer, options, wanted, forward):
@@ -274,7 +268,7 @@ def _compiled(layer, options, wanted, forward):
     return {"forward": forward, "backward": backward, "into": into}
 
 
-def _as_written(layer):
+def _backward_as_written(layer):
     def backward(dout, saved, out=None, add=False, **static):
         gradients = layer.backward(dout, saved, **static)
         if out is None:
@@ -284,7 +278,7 @@ def _as_written(layer):
                 buffer[...] = buffer + gradient if add else gradient
         return tuple(g if b is None else b for b, g in zip(out, gradients))
 
-    return {"forward": layer.forward, "backward": backward}
+    return backward
 
 
 def whole(
@@ -315,10 +309,6 @@ def traced(compile: bool = True) -> Iterator[None]:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
                 yield
     except FloatingPointError as error:
-        raise UserError(str(error) if compile else _line_of(error)) from error
-
-
-def _line_of(error):
-    """The innermost line of the error's traceback, and NumPy's message."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{os.path.relpath(frame.filename)}:{frame.lineno}: {error}, in `{frame.line}`"
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        line = f"{os.path.relpath(frame.filename)}:{frame.lineno}: {error}, in `{frame.line}`"
+        raise UserError(str(error) if compile else line) from error

@@ -26,6 +26,7 @@ from gpt2.output import painted
 PAGE = 80  # characters: --help and messages are no wider, however wide the terminal is
 WIDE = 180  # the width assumed for a pipe or a file
 NARROW = 40  # the least width of a column of source
+WHOLE_WORDS = {"break_on_hyphens": False, "break_long_words": False}  # for textwrap
 
 # A flag, and its names in other programs, accepted if a command has no flag of that name
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
@@ -196,9 +197,7 @@ def fitted(text: str) -> str:
     columns = width(0)
     if not columns or len(text) < columns:
         return text
-    return textwrap.fill(
-        text, columns - 1, subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False
-    )
+    return textwrap.fill(text, columns - 1, subsequent_indent=" " * 6, **WHOLE_WORDS)
 
 
 def filled(text: str, columns: int = PAGE - 1) -> str:
@@ -211,22 +210,16 @@ def filled(text: str, columns: int = PAGE - 1) -> str:
 
 
 def example_lines(examples: Iterable[tuple[str, str]]) -> list[str]:
-    """Examples as lines: the command, and what it does below it."""
+    """Examples as lines of at most PAGE characters: the command, and what it does below it."""
     lines = []
     for command, about in examples:
-        lines += command_lines(typed(command))
+        lines.append(" ")
+        for word in re.findall(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""", typed(command)):
+            if len(lines[-1]) + len(word) > PAGE - 5 and lines[-1].strip():
+                lines[-1] += " \\"  # a shell reads the lines as one
+                lines.append("     ")
+            lines[-1] += f" {word}"
         lines += textwrap.wrap(about, PAGE - 5, initial_indent="      ", subsequent_indent="      ")
-    return lines
-
-
-def command_lines(command: str) -> list[str]:
-    """A command as lines of at most PAGE characters, which a shell reads as one."""
-    lines = [" "]
-    for word in re.findall(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""", command):
-        if len(lines[-1]) + len(word) > PAGE - 5 and lines[-1].strip():
-            lines[-1] += " \\"
-            lines.append("     ")
-        lines[-1] += f" {word}"
     return lines
 
 
@@ -237,12 +230,8 @@ def side_by_side(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
     if each < NARROW:
         lines: list[str] = []
         for title, source in texts:
-            lines += [
-                f"---- {title} ".ljust(min(columns, 66), "-"),
-                "",
-                *wrapped_code(source, columns - 1),
-                "",
-            ]
+            head = f"---- {title} ".ljust(min(columns, 66), "-")
+            lines += [head, "", *wrapped_code(source, columns - 1), ""]
         return lines[:-1]
     sides = []
     for title, source in texts:
@@ -343,12 +332,7 @@ def wrapped(source: str, columns: int) -> list[str]:
     """Lines of source, long ones wrapped with a hanging indent."""
     lines = []
     for line in source.rstrip().split("\n"):
-        indent = line[: len(line) - len(line.lstrip())] + "        "
-        lines += (
-            textwrap.wrap(
-                line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-            )
-            if len(line) > columns
-            else [line]
-        )
+        indent = line[: len(line) - len(line.lstrip())] + " " * 8
+        wraps = len(line) > columns
+        lines += textwrap.wrap(line, columns, subsequent_indent=indent, **WHOLE_WORDS) if wraps else [line]
     return lines

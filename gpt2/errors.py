@@ -99,17 +99,16 @@ def suggestion(name: str, names: Iterable[str], aliases: Mapping[str, str] | Non
     meant = {**called, **{_bare(word): n for word, n in (aliases or {}).items()}}
     typed = _bare(name)
     close = difflib.get_close_matches(typed, meant, n=1, cutoff=CLOSE)
-    close = close or sorted((n for n in called if _is_part(typed, n)), key=len)
+    if not close and len(typed) >= 5:
+        close = sorted((n for n in called if typed in n), key=len)
+    elif not close and len(typed) >= 3:
+        close = sorted((n for n in called if f"-{typed}-" in f"-{n}-"), key=len)
     return f"; did you mean {meant[close[0]]}?" if close else ""
 
 
 def _bare(name: str) -> str:
     """A name in lower case, with - for _ and without leading dashes: `batch-size` for `--batch_size`."""
     return name.lower().replace("_", "-").lstrip("-")
-
-
-def _is_part(typed: str, name: str) -> bool:
-    return f"-{typed}-" in f"-{name}-" if 3 <= len(typed) < 5 else len(typed) >= 5 and typed in name
 
 
 def nearest(name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:

@@ -90,9 +90,8 @@ def quoted(path: str | Path) -> str:
         return f'"{text}"' if " " in text else text
     if text.isprintable():
         return shlex.quote(text)
-    spelt = (c if c.isprintable() and c not in "\\'" else _bytes(c) for c in text)
+    spelt = [
+        c if c.isprintable() and c not in "\\'" else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c))
+        for c in text
+    ]
     return f"$'{''.join(spelt)}'"
-
-
-def _bytes(character):
-    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))

@@ -102,16 +102,13 @@ class Output:
             raise
         except (OSError, ValueError) as error:  # ValueError: the file is closed
             self.lost = OutputLost(error)
-            self._discard_buffer()
+            # Python would try to write at exit what is still buffered, and complain: send it to os.devnull
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self.stream.fileno())
+                os.close(nowhere)
             if self.raising:
                 raise self.lost from None
-
-    def _discard_buffer(self):
-        """Send what is still buffered to os.devnull: Python would try to write it at exit, and complain."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.stream.fileno())
-            os.close(nowhere)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

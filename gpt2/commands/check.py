@@ -330,13 +330,9 @@ def parser() -> cli.Parser:
     """The flags of `gpt2 check`."""
     command = cli.Parser("check", ABOUT, EXAMPLES)
     command.add_argument("--layers", metavar="FILE.py", help="a file of own layers instead of GPT-2's")
-    command.add_argument(
-        "what",
-        nargs="*",
-        metavar="LAYER|FILE.py",
-        help=f"{', '.join(LAYERS)}, model, variant (a model with each setting changed), or a file "
-        "(default: all layers and both models)",
-    )
+    models = "model, variant (a model with each setting changed)"
+    about = f"{', '.join(LAYERS)}, {models}, or a file (default: all layers and both models)"
+    command.add_argument("what", nargs="*", metavar="LAYER|FILE.py", help=about)
     return command
 
 

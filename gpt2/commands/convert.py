@@ -251,9 +251,8 @@ def parser() -> cli.Parser:
     add("--check-state", metavar="STATE", help="compare with llm.c's debug state; exit status 1: they differ")
     add("--write-state", metavar="STATE", help="write a debug state on the first tokens of --data")
     add("--data", metavar="TOKENS", help="a token file for --write-state")
-    add(
-        "--batch-size", type=int, default=4, metavar="B", help="sequences in the state (default: %(default)s)"
-    )
+    about = "sequences in the state (default: %(default)s)"
+    add("--batch-size", type=int, default=4, metavar="B", help=about)
     add("--block-size", type=int, default=64, metavar="T", help="tokens in a sequence (default: %(default)s)")
     return command
 

@@ -163,12 +163,8 @@ def parser() -> cli.Parser:
     """The flags of `gpt2 evaluate`."""
     command = cli.Parser("evaluate", ABOUT, EXAMPLES)
     add = command.add_argument
-    add(
-        "--data",
-        required=True,
-        metavar="FILE",
-        help="a text, a token file (X.bin), tinyshakespeare or stdlib",
-    )
+    about = "a text, a token file (X.bin), tinyshakespeare or stdlib"
+    add("--data", required=True, metavar="FILE", help=about)
     cli.add_weights(command)
     add("--stride", type=int, default=0, metavar="S", help="new tokens in a window (default: block_size)")
     add("--json", action="store_true", help="print the figures as JSON")

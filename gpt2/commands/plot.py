@@ -243,13 +243,8 @@ def parser() -> cli.Parser:
     add("runs", nargs="*", metavar="RUN", help="folders of runs (default: the newest in runs/)")
     add("--out", metavar="FILE", help="the picture, .png, .svg or .pdf (default: curves.png and curves.svg)")
     add("--live", action="store_true", help="draw in the terminal; Ctrl-C ends it")
-    add(
-        "--every",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="between --live drawings (default: %(default)s)",
-    )
+    about = "between --live drawings (default: %(default)s)"
+    add("--every", type=float, default=2.0, metavar="SECONDS", help=about)
     add("--tensorboard", metavar="FOLDER", help="write events for TensorBoard instead of a picture")
     return command
 

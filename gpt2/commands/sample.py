@@ -46,41 +46,25 @@ def parser() -> cli.Parser:
     add = command.add_argument
     add("--prompt", default="", help="text to continue (default: the start of a text)")
     add("--prompt-file", default="", metavar="FILE", help="read the prompt from a file, - for standard input")
-    add(
-        "--samples", type=int, default=1, metavar="N", help="continuations, generated as a batch (default: 1)"
-    )
-    add(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end a continuation at this text; may be repeated",
-    )
+    about = "continuations, generated as a batch (default: 1)"
+    add("--samples", type=int, default=1, metavar="N", help=about)
+    about = "end a continuation at this text; may be repeated"
+    add("--stop", action="append", default=[], metavar="TEXT", help=about)
     add("--max-tokens", type=int, default=200, help="tokens to generate (default: %(default)s)")
     add("--temperature", type=float, default=0.8, help="0 takes the likeliest token (default: %(default)s)")
     add("--top-k", type=int, default=200, help="draw from the k likeliest; 0: all (default: %(default)s)")
-    add(
-        "--top-p", type=float, default=1.0, help="draw from the likeliest with total p (default: %(default)s)"
-    )
-    add(
-        "--add-special-tokens",
-        action="store_true",
-        help="with the tokens that its tokenizer's template puts around the prompt, as BOS",
-    )
+    about = "draw from the likeliest with total p (default: %(default)s)"
+    add("--top-p", type=float, default=1.0, help=about)
+    about = "with the tokens that its tokenizer's template puts around the prompt, as BOS"
+    add("--add-special-tokens", action="store_true", help=about)
     add("--chat", action="store_true", help="answer the prompt; without one, each line of standard input")
     add("--template", default="", metavar="TEXT", help="of messages, for --chat (default: the run's)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
     add("--threads", type=int, default=0, metavar="N", help="for matrix products (default: one a core)")
     add("--json", action="store_true", help="print JSON: texts and tokens")
-    add(
-        "--logprobs",
-        type=int,
-        nargs="?",
-        const=0,
-        metavar="K",
-        help="print JSON with log-probabilities in nats, too, "
-        "and the K likeliest tokens at each position (default: 0)",
-    )
+    more = "and the K likeliest tokens at each position (default: 0)"
+    about = f"print JSON with log-probabilities in nats, too, {more}"
+    add("--logprobs", type=int, nargs="?", const=0, metavar="K", help=about)
     return command
 
 
@@ -149,16 +133,8 @@ def _run(args):
     if slow := unread(model.description):
         print(f"note: {slowness(slow)}", file=sys.stderr)
         warnings.simplefilter("ignore", SlowGeneration)  # printed above
-    options = dict(
-        samples=args.samples,
-        stop=args.stop,
-        logprobs=args.logprobs,
-        max_tokens=args.max_tokens,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        seed=args.seed,
-    )
+    names = "samples", "stop", "logprobs", "max_tokens", "temperature", "top_k", "top_p", "seed"
+    options = {name: getattr(args, name) for name in names}
     if args.chat:
         _chat(args, model, tokenizer, prompt, options)
         return

@@ -74,20 +74,10 @@ def parser() -> cli.Parser:
     """The flags of `gpt2 bench`."""
     command = cli.Parser("bench", ABOUT, EXAMPLES)
     add = command.add_argument
-    add(
-        "--size",
-        default="shakespeare-char-cpu",
-        choices=list(PRESETS),
-        metavar="NAME",
-        help=", ".join(PRESETS),
-    )
-    add(
-        "--backward",
-        nargs="+",
-        default=["manual", "auto", "whole"],
-        metavar="KIND",
-        help="as --backward of train (default: manual auto whole)",
-    )
+    sizes = dict(default="shakespeare-char-cpu", choices=list(PRESETS), help=", ".join(PRESETS))
+    add("--size", metavar="NAME", **sizes)
+    about = "as --backward of train (default: manual auto whole)"
+    add("--backward", nargs="+", default=["manual", "auto", "whole"], metavar="KIND", help=about)
     add("--batch-size", type=int, default=4, metavar="B", help="sequences in a batch (default: %(default)s)")
     add("--block-size", type=int, default=64, metavar="T", help="tokens in a sequence (default: %(default)s)")
     about = "measure the machine instead: products, copies, AdamW, short calls, threads"

@@ -80,8 +80,7 @@ def adamw() -> float:
     params, grads = np.ones((2, n), np.float32)
     step = optimizer.AdamW(SimpleNamespace(flat_params=params, flat_grads=grads, decayed=[(0, n)])).step
     # read: parameters, gradient twice, both moments; written: parameters and moments. A copy reads and writes
-    moved = 8 * params.nbytes
-    return best(step) / (moved / (copying() * 1e9))
+    return best(step) / (8 * params.nbytes / (copying() * 1e9))
 
 
 def short_call() -> float:
@@ -169,9 +168,8 @@ def lines() -> Iterator[str]:
 
 
 def _row(name: str, unit: str, figures: list[float]) -> str:
-    return f"{name:30} {unit:8}" + "".join(
-        f"{x:12.{0 if x >= 100 else 1 if x >= 10 else 2}f}" for x in figures
-    )
+    numbers = (f"{x:12.{0 if x >= 100 else 1 if x >= 10 else 2}f}" for x in figures)
+    return f"{name:30} {unit:8}{''.join(numbers)}"
 
 
 def chosen(rates: dict[str, list[float]]) -> Iterator[str]:

@@ -32,16 +32,10 @@ def parser() -> cli.Parser:
     """The flags of `gpt2 explain`."""
     command = cli.Parser("explain", ABOUT, EXAMPLES)
     add = command.add_argument
-    add(
-        "layers",
-        nargs="+",
-        metavar="LAYER",
-        choices=[*ALL_LAYERS, BLOCK, "all", MODEL],
-        help=f"{', '.join(ALL_LAYERS)}, all, or {MODEL}",
-    )
-    add(
-        "--layers", dest="file", metavar="FILE.py", help="explain the layers of your file; block is its block"
-    )
+    known, about = [*ALL_LAYERS, BLOCK, "all", MODEL], f"{', '.join(ALL_LAYERS)}, all, or {MODEL}"
+    add("layers", nargs="+", metavar="LAYER", choices=known, help=about)
+    about = "explain the layers of your file; block is its block"
+    add("--layers", dest="file", metavar="FILE.py", help=about)
     add("--out", metavar="FILE.html", help="write a page instead")
     add("--emitted", action="store_true", help="show the emitted programs in the third column")
     return command
