@@ -224,7 +224,10 @@ class Search:
             return f"{what} is {cause[0]} times what it should be: {cause[1]}"
         if _near(1.0 / f, round(1.0 / f)) and not any(_near(f, c) for c in numbers):
             return f"{what} has the factor {1.0 / f:.6g} too much"
-        return f"{what} lacks the factor {f:.6g}"
+        powers = [n.args for n in graph.nodes if n.op == "power" and is_scalar_const(n.args[1])]
+        x = next((text_of(a, 0) for a, exponent in powers if _near(float(exponent.value), f)), "...")
+        power = f": the derivative of {x}**{f:g} is {f:g} * {x}**{f - 1:g}" if x != "..." else ""
+        return f"{what} lacks the factor {f:.6g}{power}"
 
     def _use_text(self, n: Node, k: int, a: Node, f: float) -> str | None:
         what, whole = self.b.text(a, inside=n), self.b.whole(n)
