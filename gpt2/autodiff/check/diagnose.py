@@ -27,7 +27,7 @@ MOST_PATHS = 300  # intermediate values to try; small cases have fewer
 SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"}
 
 
-class Path(NamedTuple):
+class Contribution(NamedTuple):
     """An intermediate value, with the gradient of the input without the paths through it, what these add, and
     the gradient of the value."""
 
@@ -58,7 +58,7 @@ class Problem:
         return self.graph.inputs[self.index] if self.part is None else self.part
 
     @cached_property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[Contribution]:
         """The values through which some paths go and some do not. Those that the user named come first."""
         out, x = self.graph.outputs[0], self.wrt
         between = [
@@ -77,7 +77,7 @@ class Problem:
         arrays = evaluate_graph(graph, [*self.values, self.cotangent])
         least = 1e-9 * np.max(np.abs(self.expected), initial=0.0)
         every = [
-            Path(n, self.expected - part, part, adjoint)
+            Contribution(n, self.expected - part, part, adjoint)
             for n, adjoint, part in zip(between, arrays, arrays[len(between) :])
         ]
         return [p for p in every if largest(p.without) > least and largest(p.through) > least]
