@@ -8,10 +8,43 @@ are those of bench/programs.
 
     gradients.py  the evaluations that are a function and its gradient; the others are a file each
     protocol.py   messages, timings, failures
-    function.py   a function of an evaluation: read, run, write
     descent.py    the gradient descent that `particle` and `saddle` prescribe
 
 docs/gradbench.md has an example session.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
 MODULES = ("ba", "det", "gmm", "hello", "ht", "kmeans", "llsq", "lse", "lstm", "ode", "particle", "saddle")
+
+
+def as_json(result):
+    """Convert arrays to lists and NumPy scalars to numbers, also inside of dicts, lists and tuples."""
+    if isinstance(result, dict):
+        return {key: as_json(value) for key, value in result.items()}
+    if isinstance(result, (tuple, list)):
+        return [as_json(value) for value in result]
+    return result.tolist() if isinstance(result, (np.ndarray, np.generic)) else result
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of an evaluation.
+
+    run     run(*arguments) -> result; the part that is timed
+    read    message's input (parsed JSON) -> tuple of arguments
+    write   result -> JSON value
+    """
+
+    run: Callable
+    read: Callable[[Any], tuple]
+    write: Callable[[Any], Any] = as_json
+
+
+def array(values, dtype=np.float64):
+    """A nested list of numbers as an array."""
+    return np.asarray(values, dtype)

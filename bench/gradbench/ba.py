@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.gradbench.function import Function, array
+from bench.gradbench import Function, array
 from bench.programs import formulas
 from bench.programs.library import NUMPY
 from gpt2 import autodiff as ad

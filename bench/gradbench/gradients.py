@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.gradbench.function import Function, array, as_json
+from bench.gradbench import Function, array, as_json
 from bench.programs import formulas
 from bench.programs.library import NUMPY
 from gpt2 import autodiff as ad

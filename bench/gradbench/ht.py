@@ -9,7 +9,7 @@ row depends on the two coordinates of its own point only, so two tangents give t
 
 import numpy as np
 
-from bench.gradbench.function import Function, array
+from bench.gradbench import Function, array
 from bench.programs import formulas
 from bench.programs.library import NUMPY
 from gpt2 import autodiff as ad

@@ -8,8 +8,8 @@ from functools import cache, partial
 
 import numpy as np
 
+from bench.gradbench import Function
 from bench.gradbench.descent import MODES, VARIANTS, ascend, descend
-from bench.gradbench.function import Function
 from gpt2 import autodiff as ad
 
 

@@ -13,6 +13,7 @@ The modules are not imported here: each contender runs in a process of its own (
 """
 
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -31,7 +32,8 @@ ENGINE = "bench.harness.engine"
 @dataclass(frozen=True)
 class Contender:
     """title: in tables. module, variant: what builds it. needs: the package that it requires.
-    environment: further variables of its process, beside those that limit threads.
+    environment: further variables of its process, beside those that limit threads. python: what starts it, if
+    not this Python.
     """
 
     title: str
@@ -39,6 +41,7 @@ class Contender:
     variant: str = ""
     needs: str = "numpy"
     environment: Mapping[str, str] = field(default_factory=dict)
+    python: tuple[str, ...] = (sys.executable,)
 
 
 # By default glibc's malloc returns large freed blocks to the system, so that each step pays for page faults:

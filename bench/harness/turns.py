@@ -52,7 +52,7 @@ class Player:
         arguments = contender.module, contender.variant, str(threads), str(nice)
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.harness.worker", *arguments],
+            [*contender.python, "-m", "bench.harness.worker", *arguments],
             cwd=ROOT,
             env={**environment(threads), **contender.environment},
             stdin=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import itertools
 import os
 import sys
 import threading
@@ -9,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 
+from bench.compile_time import STAGES, compiled, model_rows
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import emitter
@@ -251,3 +253,11 @@ def test_alone_agrees_with_comparing_all_pairs(n):
         ]
         pairs = [all(disjoint(b, c) for j, c in enumerate(boxes) if j != k) for k, b in enumerate(boxes)]
         assert alone(boxes, (20, 20)) == pairs
+
+
+def test_programs_grow_with_the_number_of_blocks():
+    """A further block adds no more ops than the one before it; every stage takes time."""
+    runs = [compiled(*case) for _, case in itertools.islice(model_rows(real=False), 3)]
+    one, two, four = (ops for _, ops in runs)
+    assert 100 < two - one and four - two <= 2 * (two - one)
+    assert all(set(times) == set(STAGES) and min(times.values()) > 0 for times, _ in runs)

@@ -37,7 +37,6 @@ ELSEWHERE = {
     "docs/formats.md": "weights/test_formats_page.py",
     "docs/your-data.md": "train/test_your_data.py",
     "docs/adding-an-op.md": "autodiff/whole/test_adding_an_op.py",
-    "docs/autodiff.md": "autodiff/whole/test_guide.py",
 }
 # Commands that are not run here, by their beginning, with the reason. Their own parsers read the arguments
 PARSED = {

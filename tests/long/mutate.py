@@ -4,7 +4,7 @@
     python tests/long/mutate.py layers model         the hand-written backwards only
     python tests/long/mutate.py table --every 10     each tenth of the table's
 
-Survivors that compute the same gradient are explained in tests/support/mutants/survivors.py, with their
+Survivors that compute the same gradient are explained in tests/support/mutants/survivors.txt, with their
 number; any other one is an error (exit status 1), and asks for a better test.
 "Hung" are mistakes with which a test does not end.
 """
@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.mutants import planting  # noqa: E402
 from tests.support.mutants.checks import HUNG, caught, passes  # noqa: E402
-from tests.support.mutants.survivors import EXPLAINED, explanation  # noqa: E402
+from tests.support.mutants.planting import EXPLAINED, explanation  # noqa: E402
 
 GROUPS = {
     "layers": planting.of_layers,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.mutants import checks, planting
 from tests.support.mutants.checks import HUNG, caught, passes
-from tests.support.mutants.survivors import EXPLAINED, explanation
+from tests.support.mutants.planting import EXPLAINED, explanation
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from gpt2.autodiff.record.bytecode import CodeMap
 from gpt2.autodiff.record.recorder import Recorder
 from gpt2.autodiff.record.value import Recorded
 from gpt2.autodiff.reuse import conditions, guard, kinds, things, world
-from tests.support.worlds.objects import Float64Of
 from tests.support.worlds.random_worlds import Stale, check_acting, check_world
+from tests.support.worlds.things import Float64Of
 
 World = world.World
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tests.support.calls.op_samples import samples_of
+from tests.support.tables import sections
 
 # Names of derivative columns in a row of the table
 RULES = ("partials", "transpose", "jvp", "vjp_rule", "jvp_rule")
@@ -412,3 +413,39 @@ def _compiled(node, f, path):
     module = ast.fix_missing_locations(ast.Module([factory], []))
     outer = next(c for c in compile(module, path, "exec").co_consts if isinstance(c, types.CodeType))
     return next(c for c in outer.co_consts if isinstance(c, types.CodeType) and c.co_name == f.__name__)
+
+
+# ---- Mistakes that change no gradient ----------------------------------------------------------------------
+
+
+def explained() -> dict[tuple, tuple[str, int]]:
+    """(module, function, before, after) -> why it survives rightly, and how many do; None stands for `*`.
+
+    Each row of survivors.txt was judged by hand.
+
+        # module below gpt2, function
+        before -- after -- why the gradient stays right -- how many such mistakes survive, if not one
+
+    `*` stands for any text, and a reason in capitals is spelled out in the first section. The number is
+    compared by tests/long/mutate.py, as an edit written like this one may stand elsewhere in the function,
+    where it has to be caught.
+    """
+    found, table = {}, sections(str(Path(__file__).with_name("survivors")))
+    reasons = dict(line.split(" -- ") for line in table.pop("reasons"))
+    for where, lines in table.items():
+        for line in lines:
+            before, after, why, *count = line.split(" -- ")
+            edit = (None if text == "*" else text for text in (before, after))
+            found[(*where.split(), *edit)] = reasons.get(why, why), int(*count or [1])
+    return found
+
+
+EXPLAINED = explained()
+
+
+def explanation(mutant):
+    """The key of EXPLAINED that the mutant fits, or None."""
+    for key in EXPLAINED:
+        if all(k is None or k == part for k, part in zip(key, mutant.key)):
+            return key
+    return None

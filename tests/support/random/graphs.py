@@ -231,20 +231,10 @@ def scatter(rng, pool):
 # ---- What emitted programs run in blocks of rows ---------------------------------------------------------
 
 
-def wave(rng, pool):
-    op = ("tanh", "sin", "negative", "cos", "square")[rng.integers(5)]
-    return apply(op, pick(rng, pool)) * 0.7
-
-
 def pair(rng, pool):
     a = pick(rng, pool)
     b = pick(rng, pool, lambda n: compatible(a, n))
     return apply(("add", "subtract", "multiply", "maximum")[rng.integers(4)], a, b)
-
-
-def choice(rng, pool):
-    a = pick(rng, pool)
-    return build.where(a < 0.3, a * 0.5, pick(rng, pool, lambda n: n.shape == a.shape))
 
 
 def small_sum(rng, pool):
@@ -290,20 +280,6 @@ def joined(rng, pool):
     return build.assemble(parts, shape, indices, x.dtype)
 
 
-def products(rng, pool):
-    """A product of matrices, of stacks of them as well."""
-    a = pick(rng, pool, lambda n: n.ndim > 1)
-
-    def fits(n):
-        return n.ndim > 1 and n.shape[-2] == a.shape[-1] and (n.ndim == 2 or n.shape[:-2] == a.shape[:-2])
-
-    try:
-        b = pick(rng, pool, fits)
-    except NothingFits:
-        b = build.swap_last(pick(rng, pool, lambda n: n.shape == a.shape))
-    return (a @ b) * 0.3
-
-
 def bits(x):
     """0 or 1 for each number: an index."""
     return apply("cast", apply("absolute", apply("sin", x)) * 1.99, dtype="int64")
@@ -324,7 +300,7 @@ def rows_added(rng, pool):
 
 def single(rng, pool):
     one = pick(rng, pool, lambda n: n.size == 1)
-    return wave(rng, pool) * one
+    return function(rng, pool) * one
 
 
 def everything(rng, pool):
@@ -343,8 +319,8 @@ MAKERS = [
 RING = [*[arithmetic] * 5, *[with_number] * 3, total, reshape, transpose, broadcast, matmul]
 BLOCKS = [
     *[pair] * 3,
-    *[wave] * 2,
-    *[choice, small_sum, small_sum, dot, like_another, transpose, slice_, joined, update, products],
+    *[function] * 2,
+    *[where, small_sum, small_sum, dot, like_another, transpose, slice_, joined, update, matmul],
     *[rows_taken, rows_added],
 ]
 SINGLE = [*BLOCKS, single, single, everything]

@@ -37,7 +37,7 @@ import numpy as np
 from gpt2 import autodiff as ad
 from tests.support.random import fills
 from tests.support.tables import sections
-from tests.support.worlds import objects, things
+from tests.support.worlds import things
 from tests.support.worlds.things import KINDS, Thing, kind, names_of
 
 MODULES = (
@@ -46,7 +46,6 @@ MODULES = (
 )
 NAMES = {
     **names_of(things),
-    **names_of(objects),
     **{m.__name__: m for m in MODULES},
     "np": np,
     "ad": ad,

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import operator
+import random
 import types
 from collections.abc import Callable
 
 import numpy as np
 
 from gpt2 import autodiff as ad
-from tests.support.worlds import acting, calls, things
-from tests.support.worlds.acting import ACTING
+from tests.support.worlds import calls, things
 from tests.support.worlds.calls import ARGUMENTS, X
 from tests.support.worlds.kinds import KINDS
 from tests.support.worlds.things import Thing, names_of, small
@@ -33,7 +34,6 @@ class Stale(AssertionError):
 HELPERS = {
     **things.FILLERS,
     **names_of(things),
-    **names_of(acting),
     **{"np": np, "types": types, "operator": operator, "dataclasses": dataclasses},
     **calls.HELPERS,
 }
@@ -253,11 +253,65 @@ def check_twins(seed: int, kinds=None) -> int:
     return twins.shared
 
 
+# ---- Functions that act: each call changes something, whether or not anything changed outside --------------
+
+
+def bump(v):
+    v[0] = v[0] + 1
+    return v[0]
+
+
+def bump_quietly(v):
+    v.append(1)
+    return 0
+
+
+def bump_attribute(f):
+    f.calls = getattr(f, "calls", 0) + 1
+    return f.calls
+
+
+def draws(v):
+    return v.randint(1, 50)
+
+
+def advances(v):
+    return next(v)
+
+
+@dataclasses.dataclass
+class Acting:
+    """`make()` gives two equal things: one for the compiled function, one for the function itself."""
+
+    make: Callable
+    read: str
+
+
+ACTING = {
+    "counts": Acting(lambda: [0], "bump({v})"),
+    "appends": Acting(lambda: [0], "bump_quietly({v}) + len({v})"),
+    "counts_in_an_attribute": Acting(lambda: types.SimpleNamespace(), "bump_attribute({v})"),
+    "draws": Acting(lambda: random.Random(3), "draws({v})"),
+    "draws_numpy": Acting(lambda: np.random.default_rng(3), "int({v}.integers(50))"),
+    "iterates": Acting(lambda: itertools.count(), "advances({v})"),
+    "pops": Acting(lambda: list(range(1000)), "{v}.pop()"),
+    "writes": Acting(lambda: np.zeros(1), "written({v})"),
+}
+
+
+def written(a):
+    a += 1
+    return float(a[0])
+
+
 def check_acting(name: str, calls: int = 20) -> None:
     """Does a function that acts act at every call?"""
     acting = ACTING[name]
     a, b = acting.make(), acting.make()
-    namespace = dict(HELPERS)
+    namespace = {
+        **HELPERS,
+        **{f.__name__: f for f in (bump, bump_quietly, bump_attribute, draws, advances, written)},
+    }
     exec(
         f"def make(v):\n    def f(x):\n        return x * ({acting.read.replace('{v}', 'v')})\n    return f",
         namespace,

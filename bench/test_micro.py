@@ -1,4 +1,5 @@
-"""Microbenchmarks (pytest-benchmark): each layer of this engine, a group for each part of a layer.
+"""Microbenchmarks (pytest-benchmark): each layer of this engine, a group for each part of a layer; and the
+training step of nanoGPT's recipe for a CPU, for each backward.
 
 To be compared with a run saved before a change: see docs/benchmarks.md. `python -m bench.layers` times the
 layers beside those of other libraries, which takes processes that alternate.
@@ -8,7 +9,10 @@ import pytest
 
 from bench.harness import contenders, engine
 from bench.harness.cases import cases, find_batch
+from bench.harness.sizes import SIZES, batches
 from gpt2.errors import counted
+
+SIZE = SIZES["4x128-B12T64"]
 
 
 @pytest.fixture(scope="module", params=cases(1, 1))
@@ -31,3 +35,13 @@ def test_layer(benchmark, record, case, run, part, threads, pytestconfig):
     shapes = [None if shape is None else list(getattr(shape, "shape", shape)) for shape in case.shapes]
     record(f"{case.name} {part}, {batch}, {counted(threads, 'thread')}", shapes=shapes, batch=batch)
     benchmark(getattr(run, part))
+
+
+@pytest.mark.parametrize("backward", ["written", "manual", "auto", "whole"])
+def test_step(benchmark, record, threads, backward):
+    record(f"step {SIZE.name}, {counted(threads, 'thread')}", batch=SIZE.name)
+    trainer = engine.training(SIZE, backward, threads)
+    stream = batches(SIZE)
+    first = trainer.step(*next(stream))
+    benchmark.pedantic(lambda: trainer.step(*next(stream)), rounds=20, warmup_rounds=2)
+    assert trainer.step(*next(stream)) < first + 0.5  # training has not diverged
