@@ -79,7 +79,7 @@ def measure(batch, threads, layers, names, options):
     """One table as a dict: layers by contenders."""
     result = {"batch": batch, "threads": threads, "elementwise": options.elementwise, "layers": {}}
     players = {name: contenders.CONTENDERS[name] for name in names}
-    with Contest(players, threads, lambda player: {}, options.nice) as contest:
+    with Contest(players, threads, lambda player: {}) as contest:
         result["absent"] = dict(contest.absent)
         for layer in layers:
             program.note(f"{batch}, {counted(threads, 'thread')}: {layer}")

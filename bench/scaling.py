@@ -15,7 +15,6 @@ from functools import partial
 
 from bench.harness import program, ratios, sizes
 from bench.harness.turns import play_rounds, settle
-from bench.harness.worker import set_priority
 from gpt2 import GPT2, AdamW
 from gpt2.errors import UserError, counted
 from gpt2.machine import cores
@@ -59,7 +58,6 @@ def main(argv):
     program.text(parser, "--backward", "WHICH", "manual", "manual, auto, whole, or a mix (default manual)")
     program.number(parser, "--rounds", 12, "rounds at most")
     program.number(parser, "--seconds", 90.0, "time for all rounds; at least three are played", float)
-    program.nice_flag(parser)
     options = parser.parse_args(argv)
     size, b = sizes.find(options.size, SIZES, "--size")
     B = size.B
@@ -71,7 +69,6 @@ def main(argv):
         *(Setup(n, 1, B) for n in counts if n > 1),
     ]
     weak = [Setup(n, 1, b * n) for n in counts]
-    set_priority(options.nice)  # inherited by the workers
     report = program.Report(options, "scaling", size=options.size, backward=options.backward)
     samples, load = measure(size, list(dict.fromkeys([*strong, *weak])), options)
     tables = {"strong": rows_of(strong, samples, size.T), "weak": rows_of(weak, samples, size.T)}

@@ -83,7 +83,7 @@ def measure(size, threads, names, options):
         program.note(f"{size.name}, {threads} threads: {', '.join([*always, *waiting])}")
         players = {name: contenders.CONTENDERS[name] for name in (*always, *waiting)}
         setup = functools.partial(set_up, size=size, elementwise=options.elementwise)
-        with Contest(players, threads, setup, options.nice) as contest:
+        with Contest(players, threads, setup) as contest:
             disagreeing = check_losses(contest)
             with busy(options.busy, threads):
                 contest.play(options.rounds, options.seconds, TURN_S, BLOCK)

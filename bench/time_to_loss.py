@@ -44,7 +44,6 @@ def main(argv):
     program.names(parser, "--recipes", "", f"some of {', '.join(RECIPES)}")
     program.text(parser, "--seeds", "N,...", "0", "of weights and batches (default 0)")
     program.number(parser, "--target", 1.88, "validation loss, nats per letter", float)
-    program.nice_flag(parser)
     options = parser.parse_args(argv)
     names = [name.strip() for name in options.recipes.split(",") if name.strip()] or list(RECIPES)
     if unknown := [name for name in names if name not in RECIPES]:
@@ -69,7 +68,7 @@ def raced(names, seed, threads, options):
             contender = Contender(
                 RECIPES[name][0], MODULE, name, needs, KEEP_MEMORY if needs == "torch" else {}
             )
-            players[name] = Player(name, contender, threads, options.nice)
+            players[name] = Player(name, contender, threads)
             players[name].ask(do="work", make=f"{MODULE}:work", seed=seed)
             curves[name] = []
         running = list(names)

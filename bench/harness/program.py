@@ -55,7 +55,6 @@ def contest_flags(p, rounds, seconds, default, among=contenders.CONTENDERS):
     words = "avx2: all contenders leave AVX-512 alone, as on an older processor (default own)"
     kinds = tuple(machine.PROCESSORS)
     p.add_argument("--processor", metavar="|".join(kinds), choices=kinds, default="own", help=words)
-    nice_flag(p)
 
 
 def facts(options):
@@ -73,20 +72,6 @@ def elementwise(text):
     except UserError as error:
         raise ArgumentTypeError(f"{text}: {error.as_flag}") from None
     return text
-
-
-def nice_flag(p):
-    words = "priority of the processes that are timed, as of `nice`: -20 goes first, 19 last; "
-    text(p, "--nice", "N", 0, f"{words}below 0 is for root alone (default 0)", niceness)
-
-
-def niceness(text):
-    value = int(text)
-    if not -20 <= value <= 19:
-        raise ValueError
-    if value < 0 and os.geteuid() != 0:
-        raise ArgumentTypeError(f"{value}, but only root may raise a priority; leave it out, or use sudo")
-    return value
 
 
 def positive(kind):

@@ -41,7 +41,7 @@ class Failed(Exception):
 class Player:
     """The coordinator's handle of a contender's process."""
 
-    def __init__(self, name, contender, threads, nice=0):
+    def __init__(self, name, contender, threads):
         if reason := reason_missing(contender):
             raise Failed(reason, missing=True)
         self.name = name
@@ -49,7 +49,7 @@ class Player:
         self.fastest = float("inf")  # seconds of the fastest step so far
         self.share = 1.0  # of a step that it does, where its times are scaled up to a whole one
         self.helpers = []  # pids of its worker processes
-        arguments = contender.module, contender.variant, str(threads), str(nice)
+        arguments = contender.module, contender.variant, str(threads)
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
             [*contender.python, "-m", "bench.harness.worker", *arguments],
@@ -180,14 +180,13 @@ class Contest:
     threads  per contender
     setup    setup(player) -> dict, kept in facts[name]: builds the player's work and runs a step or two. Its
              "peak", in bytes, estimates the memory that another contender needs
-    nice     niceness of the processes
 
     After `play`, samples[name][part] has for each counted round a list of seconds, load is that of other
     programs, and absent[name] says why a contender is missing or failed.
     """
 
-    def __init__(self, contenders, threads, setup, nice=0):
-        self.contenders, self.threads, self.nice = contenders, threads, nice
+    def __init__(self, contenders, threads, setup):
+        self.contenders, self.threads = contenders, threads
         self.players, self.facts, self.absent = {}, {}, {}
         self.samples, self.load = {}, None
         for name, contender in contenders.items():
@@ -206,10 +205,14 @@ class Contest:
             settle(*player.pids)
 
     def _admit(self, name, contender, setup):
-        player = None
+        """Start a contender's process, if there is memory: swapping would time the disk."""
+        player, free = None, free_memory()
+        largest = max((facts["peak"] for facts in self.facts.values() if "peak" in facts), default=0)
         try:
-            self._require_memory()
-            player = Player(name, contender, self.threads, self.nice)
+            if free is not None and free < 1.5 * largest:
+                left = f"not enough memory beside the others ({free / 1e9:.1f} GB left)"
+                raise Failed(left, memory=True)
+            player = Player(name, contender, self.threads)
             self.facts[name] = setup(player)
             settle(*player.pids)
             self.players[name] = player
@@ -220,13 +223,6 @@ class Contest:
 
     def _leave_out(self, name, error):
         self.absent[name] = {**error.facts, "title": self.contenders[name].title}
-
-    def _require_memory(self):
-        """Check that a process as large as the largest so far fits: swapping would time the disk."""
-        free = free_memory()
-        largest = max((facts["peak"] for facts in self.facts.values() if "peak" in facts), default=0)
-        if free is not None and free < 1.5 * largest:
-            raise Failed(f"not enough memory beside the others ({free / 1e9:.1f} GB left)", memory=True)
 
     def __enter__(self):
         return self
@@ -246,20 +242,16 @@ class Contest:
         """
         pids = [pid for player in self.players.values() for pid in player.pids]
         active = [name for name in self.players if name in self.facts]
-        turns = {
-            name: partial(self._turn, name, self._more_steps(name, turn_s, block, long_s)) for name in active
-        }
+        turns = {}
+        for name in active:  # steps of a turn after the first, chosen from the fastest step so far
+            shortest = self.players[name].fastest
+            more = 0 if shortest >= turn_s else min(1000, round(turn_s / max(shortest, 1e-7)))
+            slow = block and long_s < shortest < float("inf")
+            turns[name] = partial(self._turn, name, 1 if slow else max(block, more))
         counted, self.load = play_rounds(turns, self._rest, pids, rounds, seconds)
         for parts in self.samples.values():
             for part, turns in parts.items():
                 parts[part] = [turns[i] for i in counted]
-
-    def _more_steps(self, name, turn_s, block, long_s=LONG_S):
-        """Steps of a turn after the first, chosen from the fastest step so far."""
-        shortest = self.players[name].fastest
-        if block and long_s < shortest < float("inf"):
-            return 1
-        return max(block, 0 if shortest >= turn_s else min(1000, round(turn_s / max(shortest, 1e-7))))
 
     def _turn(self, name, more):
         """Run one contender's turn and record its times. One that fails is removed with its earlier times."""

@@ -112,14 +112,13 @@ def pin(threads):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def set_priority(nice):
-    """Set the niceness of this process and its session, as Linux's autogroups schedule by session first."""
-    os.nice(nice)
+def set_priority():
+    """Give the session the niceness of this process, as Linux's autogroups schedule by session first."""
     try:
         with open("/proc/self/autogroup", "w") as autogroup:
-            autogroup.write(str(nice))
+            autogroup.write(str(os.nice(0)))
     except OSError:
-        pass  # no autogroups: the niceness of the process counts
+        pass  # no autogroups, or a niceness below 0 that is for root alone: that of the process counts
 
 
 def watch_coordinator():
@@ -138,11 +137,11 @@ def watch_coordinator():
 
 def main():
     watch_coordinator()
-    module, variant, threads, nice = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+    module, variant, threads = *sys.argv[1:3], int(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print to standard error instead of into the answers
     pin(threads)
-    set_priority(nice)
+    set_priority()
     worker = None
     for line in sys.stdin:
         try:

@@ -119,7 +119,7 @@ def test_contenders_with_other_losses_are_not_the_reference(monkeypatch):
         peak=lambda name: 0,
     )
     monkeypatch.setattr(step, "Contest", lambda *args: nullcontext(finished))
-    options = SimpleNamespace(elementwise="numpy", nice=0, rounds=2, seconds=1, busy=0)
+    options = SimpleNamespace(elementwise="numpy", rounds=2, seconds=1, busy=0)
     result = step.measure(SMALL, 1, list(seconds), options)
     assert result["reference"] == "torch-tuned" and "disagrees" in result["rows"]["torch-compile-tuned"]
     assert result["rows"]["whole"]["to_torch-tuned"]["median"] == 0.75

@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-KEYS = {"Enter": (13, "\r"), " ": (32, " ")}  # keys that type a character; others have a name only
+KEYS = {"Enter": (13, "\r"), " ": (32, " ")}  # keys that type a character
+CODES = {"Tab": 9, "Escape": 27, "End": 35, "Home": 36}  # of others
+CODES |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 SECONDS = 60  # for one answer
 
 
@@ -140,7 +142,3 @@ class Browser:
     def picture(self, file):
         """What the window shows, as a PNG."""
         Path(file).write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
-
-
-CODES = {"Tab": 9, "Escape": 27, "End": 35, "Home": 36}
-CODES |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}

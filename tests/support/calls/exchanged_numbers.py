@@ -13,7 +13,7 @@ import numpy as np
 
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.emit.program import Program
-from gpt2.autodiff.graph import Graph, Node, is_scalar_const, with_values
+from gpt2.autodiff.graph import Graph, is_scalar_const, with_values
 from gpt2.autodiff.hidden import compiling
 from gpt2.autodiff.pipeline import Pipeline
 from gpt2.autodiff.programs.families import Exchangeable
@@ -72,14 +72,12 @@ def compiled(graph: Graph, options: Options, seed: int) -> Program:
     pipeline = Pipeline("f", options)
     graph = pipeline.simplified(graph, alike=True)
     if seed % 5:
-        wrt, outs = [[i for i, n in enumerate(ns) if _is_real(n)] for ns in (graph.inputs, graph.outputs)]
+        wrt, outs = [
+            [i for i, n in enumerate(ns) if n.dtype.kind == "f"] for ns in (graph.inputs, graph.outputs)
+        ]
         graph = vjp_graph(graph, wrt, outs)
     with np.errstate(all="ignore"):
         return pipeline.program(graph)
-
-
-def _is_real(n: Node) -> bool:
-    return n.dtype.kind == "f"
 
 
 def compare(program: Program, plain: Program, rng: np.random.Generator, what: str) -> None:

@@ -32,16 +32,7 @@ def random_graph(
         if made is not None and made.size <= largest and made.ndim <= 4:
             pool.append(made)
     outputs = [pool[-1], pool[-2], *(pool[i] for i in rng.integers(0, len(pool), 2))]
-    return with_odd_names(rng, Graph(inputs, outputs))
-
-
-# Names that people may give to variables, and that emitted code has a use for itself
-ODD_NAMES = """s1 s2 s3 ones_20_float64 ones_6_float64 take_rows add_rows blocks1 blocks2 scratch1 memory
-setup np k class lambda rows rows_2 x0_block x1_rows result matmul Fused text number_0 sin sin_""".split()
-
-
-def with_odd_names(rng: np.random.Generator, graph: Graph) -> Graph:
-    """The graph itself; one value in ten is now called by a name that clashes with one of emitted code."""
+    graph = Graph(inputs, outputs)
     naming = rng.spawn(1)[0]  # a separate generator: each seed keeps its program
     for n in graph.nodes:
         if naming.random() < 0.1:
@@ -49,15 +40,19 @@ def with_odd_names(rng: np.random.Generator, graph: Graph) -> Graph:
     return graph
 
 
+# Names that people may give to variables, and that emitted code has a use for itself
+ODD_NAMES = """s1 s2 s3 ones_20_float64 ones_6_float64 take_rows add_rows blocks1 blocks2 scratch1 memory
+setup np k class lambda rows rows_2 x0_block x1_rows result matmul Fused text number_0 sin sin_""".split()
+
+
 def random_arrays(rng: np.random.Generator, graph: Graph) -> list[np.ndarray]:
-    return [random_array(rng, i.shape, i.dtype) for i in graph.inputs]
-
-
-def random_array(rng, shape, dtype) -> np.ndarray:
-    x = rng.uniform(-1.5, 1.5, shape)
-    if dtype.kind == "c":
-        x = x + 1j * rng.uniform(-1.5, 1.5, shape)
-    return np.asarray(x * 2 if dtype.kind == "i" else x, dtype)
+    arrays = []
+    for i in graph.inputs:
+        x = rng.uniform(-1.5, 1.5, i.shape)
+        if i.dtype.kind == "c":
+            x = x + 1j * rng.uniform(-1.5, 1.5, i.shape)
+        arrays.append(np.asarray(x * 2 if i.dtype.kind == "i" else x, i.dtype))
+    return arrays
 
 
 class NothingFits(Exception):

@@ -177,7 +177,13 @@ class Writer:
         try:
             with np.errstate(all="raise", under="ignore"):
                 exec(text, self.names)
-            fine = all(map(_tame, self.arrays().values())) and len(self.arrays()) > 0
+            fine = len(self.arrays()) > 0 and all(
+                x.dtype == np.float64
+                and 0 < x.size <= MOST
+                and x.ndim <= 4
+                and bool(np.all(np.isfinite(x)) and np.max(np.abs(x)) <= LARGEST)
+                for x in self.arrays().values()
+            )
         except (ValueError, IndexError, TypeError, ArithmeticError, AttributeError):
             fine = False
         if not fine:
@@ -188,15 +194,6 @@ class Writer:
         made = [k for k, v in self.arrays().items() if k not in self.arguments] or list(self.arguments)
         chosen = {made[-1], made[self.rng.integers(len(made))]}
         return Program(self.arguments, tuple(self.body), tuple(sorted(chosen)), seed)
-
-
-def _tame(x) -> bool:
-    return (
-        x.dtype == np.float64
-        and 0 < x.size <= MOST
-        and x.ndim <= 4
-        and bool(np.all(np.isfinite(x)) and np.max(np.abs(x)) <= LARGEST)
-    )
 
 
 def write(seed: int) -> Program:
@@ -254,7 +251,12 @@ def check(program: Program, api: bool = True) -> Report:
             simple = passes.simplify(joint)
             _same("optimised and not", evaluate_graph(simple, given), plain)
             _same("emitted and evaluated", EmittedProgram(simple)(*given), plain)
-            _same("in two halves and in one", _halves(simple, graph, given), plain)
+            count, outputs = len(graph.inputs), len(graph.outputs)
+            first, second, _ = partition(simple, count, outputs)  # a forward and a backward
+            results = EmittedProgram(passes.simplify(first))(*given[:count])
+            second = EmittedProgram(passes.simplify(second))
+            halves = [*results[:outputs], *second(*results[outputs:], *given[count:])]
+            _same("in two halves and in one", halves, plain)
             if api:
                 _through_api(program, f, cotangent, outs, plain, gradient, graph)
         except Difference:
@@ -352,15 +354,6 @@ def _same(kind, got, wanted) -> None:
             raise Difference(kind, f"result {k}: {a.dtype} {a.shape} and {b.dtype} {b.shape}")
     if not _near(got, wanted, 1e-10):
         raise Difference(kind, _most(got, wanted))
-
-
-def _halves(joint, graph, given) -> list:
-    """The joint program cut into a forward and a backward by the partitioner."""
-    count, outputs = len(graph.inputs), len(graph.outputs)
-    first, second, _ = partition(joint, count, outputs)
-    results = EmittedProgram(passes.simplify(first))(*given[:count])
-    second = EmittedProgram(passes.simplify(second))
-    return [*results[:outputs], *second(*results[outputs:], *given[count:])]
 
 
 def _through_api(program, f, cotangent, outs, plain, gradient, graph) -> None:
