@@ -1,15 +1,10 @@
 """Time the compiler stage by stage: each layer, and the whole loss of models of 1 to 12 blocks.
 
-    python -m bench.compile_time [--repeat N] [--real] [--blocks N ...]
-    python -m bench.compile_time --growth [N ...]
-
-Milliseconds, for each stage the least of N compilations, as the compiler itself reports them (GPT2_AD_DEBUG=1
-prints the same). Layers are those of GPT-2 124M at B=4, T=64; models are narrow (C=48, V=512), or with --real
-as wide as 124M.
-
---growth prints milliseconds per operation for programs of n operations (bench/growth.py): the CPU time of the
-first gradients less that of later ones. It should not rise with n. Recording, which runs each operation once,
-is included.
+Milliseconds, for each stage the least of N compilations, as the compiler itself reports them
+(GPT2_AD_DEBUG=1 prints the same). Layers are those of GPT-2 124M at B=4, T=64; models are narrow (C=48,
+V=512), or with --real as wide as 124M. --growth prints milliseconds per operation for programs of n
+operations (bench/growth.py): the CPU time of the first gradients less that of later ones, recording
+included. It should not rise with n.
 """
 
 import itertools

@@ -2,10 +2,8 @@
 
     dots(...)    a row for each label, with a dot and quartiles for each series
     bars(...)    groups of horizontal bars, each followed by its value
-    lanes(...)   the work of each thread over time
 
-Each returns a matplotlib Figure, sized in pixels. `svg` renders it in light colours; `dark` turns that dark,
-and `adaptive` has it follow the browser's colour scheme.
+Each returns a matplotlib Figure, sized in pixels. `svg` renders it in light colours, `dark` turns that dark.
 """
 
 from __future__ import annotations
@@ -128,7 +126,7 @@ def _ruled(axes: Any, numbers: Sequence[float], text: Callable, log: bool, one: 
         axes.axvline(1.0, color=LIGHT["text"], linewidth=1.5, zorder=1)
 
 
-# ---- Bars and lanes ----------------------------------------------------------------------------------------
+# ---- Bars --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

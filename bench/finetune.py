@@ -1,11 +1,9 @@
 """Time a training step of LoRA adapters, of the full model, and of peft on PyTorch.
 
-    python -m bench.finetune
     python -m bench.finetune --models gpt2-xl --contenders lora,peft,peft-compile --rounds 3
 
 All contenders load the same random weights of the true size and train on one sequence of 256 tokens a step
-with AdamW. peft runs on PyTorch as tuned in bench.step, eager and compiled. Contenders take turns in
-processes of their own; the result is the median of the ratios within a round. The first losses must agree.
+with AdamW. peft runs on PyTorch as tuned in bench.step, eager and compiled. The first losses must agree.
 Memory is the process's peak, pages of mapped files included.
 """
 

@@ -1,12 +1,10 @@
 """Time text generation by this engine and transformers, beside a copy of as many bytes as the weights.
 
-    python -m bench.generate
     python -m bench.generate --model gpt2-medium --threads 1,2 --rounds 20
 
-Both load the same random weights, cache keys and values, and choose the likeliest token, at batch 1. They
-take turns in processes of their own; the result is the median of the ratios within a round. A token's time is
-that of 1 + N tokens less that of one, divided by N, which excludes the prompt. The copy, timed in the same
-rounds, is a bound: every token reads all weights.
+Both load the same random weights, cache keys and values, and choose the likeliest token, at batch 1. A
+token's time is that of 1 + N tokens less that of one, divided by N, which excludes the prompt. The copy,
+timed in the same rounds, is a bound: every token reads all weights.
 """
 
 import tempfile

@@ -1,12 +1,11 @@
 """Time each layer's forward and backward, by hand and derived, beside PyTorch, JAX and autograd.
 
-    python -m bench.layers
     python -m bench.layers --sizes B4T64,B4T256 --threads 1,2 --layers gelu,attention
 
 Shapes are those of GPT-2 124M (harness/cases.py), inputs and output gradients random, in float32. Results
 and gradients are compared with those of the layer as written first; a contender that differs is listed as
-failed. Contenders take turns in processes of their own, as in bench.step: a step of a turn is a forward and a
-backward. A derived backward chooses what its forward saves, and may move work there: compare "both", the sum.
+failed. A step of a turn is a forward and a backward. A derived backward chooses what its forward saves,
+and may move work there: compare "both", the sum.
 """
 
 from functools import partial

@@ -1,11 +1,7 @@
 """A step with Muon beside one with AdamW: its time, and the peak of memory.
 
-    python -m bench.optimizers
-    python -m bench.optimizers --sizes 124M-B4T64,124M-B4T256 --rounds 5
-
-Both train the same model by `whole`, on the same batches, in turns, in processes of their own; ratios are
-medians over the rounds, with their quartiles. Iterations of Muon cost what its matrices ask for, whatever the
-batch, so the ratio falls as a batch grows.
+Both train the same model by `whole`, on the same batches. Iterations of Muon cost what its matrices ask for,
+whatever the batch, so the ratio falls as a batch grows.
 """
 
 from bench.harness import contest, program, sizes

@@ -1,8 +1,5 @@
 """Measure how training scales over the processes of this machine.
 
-    python -m bench.scaling
-    python -m bench.scaling --size 124M-B8T64 --workers 1,2 --json scaling.json
-
 Strong scaling splits a fixed batch over the workers; weak scaling gives each worker a batch of fixed size.
 The first row of each table is one process with one thread. Setups take turns step by step, and the result is
 the median over the rounds of the ratio within a round (bench/harness/turns.py).

@@ -1,12 +1,8 @@
 """Time of many texts into tokens, beside tiktoken; and of a step in which not all targets count.
 
-    python -m bench.texts
-    python -m bench.texts --megabytes 10 --files 20 --rounds 3
-
 The texts are Python's standard library and tinyshakespeare, cut and repeated. gpt2 reads the files twice, to
 measure and hash them, and writes token files; tiktoken's `encode_ordinary_batch` has the texts in memory and
 returns lists. A step is one at 4x128 by `whole`, where half of the targets are -1, and where all count.
-Contenders take turns in processes of their own; ratios are medians over the rounds, with their quartiles.
 """
 
 import tempfile

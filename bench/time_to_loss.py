@@ -1,13 +1,11 @@
 """Time and steps to a validation loss: this engine's recipes and nanoGPT's on PyTorch, on the same text.
 
-    python -m bench.time_to_loss                                    letters of tinyshakespeare, to 1.88 nats
-    python -m bench.time_to_loss --seeds 0,1,2,3,4 --json FILE
-    python -m bench.time_to_loss --recipes torch-adamw,muon --target 1.7
+    python -m bench.time_to_loss --recipes torch-adamw,muon --target 1.7 --seeds 0,1,2
 
-nanoGPT's model and batches for a CPU: 4 blocks of 128 channels, 12 sequences of 64 letters. All recipes of a
-seed have the same initial weights, batches and validation batches, and take turns of some steps in processes
-of their own (harness/turns.py). Only training steps are timed. A recipe ends when its loss is at the target,
-or its steps are over.
+nanoGPT's model and batches for a CPU: 4 blocks of 128 channels, 12 sequences of 64 letters of
+tinyshakespeare. All recipes of a seed have the same initial weights, batches and validation batches, and
+take turns of some steps in processes of their own. Only training steps are timed. A recipe ends when its
+loss is at the target, or its steps are over.
 """
 
 import time

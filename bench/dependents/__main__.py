@@ -1,9 +1,5 @@
 """Run programs written for HIPS autograd with autograd and with gpt2.autodiff.compat.autograd, and compare.
 
-    python -m bench.dependents --fetch               download them, and install their requirements
-    python -m bench.dependents                       run all of them
-    python -m bench.dependents pymanopt examples     run some
-
 The programs are not part of this project: --fetch puts each into a folder of --checkouts (see programs.toml).
 --python is an interpreter with autograd, pytest and the programs' requirements. All times are CPU seconds.
 """

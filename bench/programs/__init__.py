@@ -2,16 +2,12 @@
 
 GradBench's twelve and seven more: forces of the embedded-atom model, a chaotic system by the Runge-Kutta
 method, a Kalman filter, a Gaussian process, a hidden Markov model, k-means, a small recurrent network. All
-compute in float64.
+compute in float64. own.py, xla.py, pytorch.py and hips.py have
 
-    inputs.py      seeded random inputs, as NumPy arrays
-    formulas.py    the mathematics, for any library with NumPy's names
-    library.py     what formulas use beyond NumPy's names: loops, and functions named differently
-    own.py, xla.py, pytorch.py, hips.py
-                   program(name, variant, inputs) -> function without arguments that returns the derivatives
+    program(name, variant, inputs) -> function without arguments that returns the derivatives
 
-`python -m bench.studies programs` times them. `particle` and `saddle` stand for one gradient of the outer
-descent instead of the whole search, `ba` for the values of the sparse Jacobian without their indices.
+`particle` and `saddle` stand for one gradient of the outer descent instead of the whole search, `ba` for the
+values of the sparse Jacobian without their indices.
 """
 
 from bench.harness.contenders import KEEP_MEMORY, Contender

@@ -1,15 +1,7 @@
 """The studies: the questions this project exists to answer, each one command.
 
-    python -m bench.studies                    all of them, within half an hour on two cores
-    python -m bench.studies roots              one
-    python -m bench.studies --quick            small sizes, in seconds: does everything still run?
-
-    study.py      Study, and its Result: tables and notes
-    measure.py    interleaved times, bytes, numbers of arrays
-    markdown.py   the report as Markdown
-
-A study is a module with a STUDY. Modules are imported on demand, so that one that cannot be imported does not
-affect the others.
+A study is a module with a STUDY. Modules are imported on demand, so that one that cannot be imported does
+not affect the others.
 """
 
 import importlib

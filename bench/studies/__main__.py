@@ -1,10 +1,7 @@
 """Run studies and write their report, as Markdown and as JSON.
 
-python -m bench.studies                        all of them
-python -m bench.studies roots eam              some of them
+python -m bench.studies roots eam              some of them, or all
 python -m bench.studies --quick                small sizes, to see that everything still runs
-python -m bench.studies --out FOLDER           where studies.md and studies.json go (bench/results)
-python -m bench.studies --from studies.json    the report of kept results, without measuring
 """
 
 import dataclasses
