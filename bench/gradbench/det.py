@@ -24,7 +24,9 @@ def determinant(a):
     if n <= AT_ONCE:
         return expansion(a)
     above = n - AT_ONCE
-    chosen, left, signs = _choices(n, above)
+    chosen = np.array(list(itertools.permutations(range(n), above)))
+    left = columns_left(n, above)
+    signs = np.rint(np.linalg.det(np.eye(n)[np.hstack([chosen, left])]))  # of the permutations
     top, bottom = a[:above], a[above:]
 
     def add_one(total, choice):
@@ -55,18 +57,6 @@ def columns_left(m, row):
         others = np.array([[j for j in range(k) if j != i] for i in range(k)], int).reshape(k, k - 1)
         left = left[:, others].reshape(-1, k - 1)
     return left
-
-
-def _choices(n, above):
-    """(chosen, left, signs): all ordered choices of columns for the rows above, and the columns left."""
-    chosen = np.array(list(itertools.permutations(range(n), above)))
-    left = np.array([[j for j in range(n) if j not in row] for row in chosen.tolist()])
-    # Inversions of the permutation (chosen, left) start in chosen, as left is sorted
-    inversions = [
-        sum(row[i] > other for i in range(above) for other in (*row[i + 1 :], *rest))
-        for row, rest in zip(chosen.tolist(), left.tolist())
-    ]
-    return chosen, left, (-1.0) ** np.array(inversions)
 
 
 def _read(data):

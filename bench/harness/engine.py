@@ -137,16 +137,13 @@ def check_results(name, results, expected):
 
 
 def layer(case, variant, threads, elementwise="numpy"):
+    """The LayerRun of this variant of the backward: written, manual or auto."""
     set_threads(variant, threads)
-    return LayerRun(case, variant_layer(case.layer, variant, elementwise))
-
-
-def variant_layer(name, variant, elementwise="numpy"):
-    """The Layer of this name with this variant of the backward: written, manual or auto."""
-    if variant == "written":
-        return LAYERS[name]
-    make = {"manual": backward.compiled, "auto": backward.auto}[variant]
-    return make(LAYERS[name], backward.options_for(elementwise))
+    chosen = LAYERS[case.layer]
+    if variant != "written":
+        make = {"manual": backward.compiled, "auto": backward.auto}[variant]
+        chosen = make(chosen, backward.options_for(elementwise))
+    return LayerRun(case, chosen)
 
 
 def output_gradient(out, seed=2):

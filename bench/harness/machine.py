@@ -20,11 +20,15 @@ PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
 
 def describe():
     """Processor, memory, and versions of the software, as a dict for reports and for extra_info."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # the system does not say
+        memory = 0
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
         "cpu": (processor() or platform.machine()) + generation(),
         "cores": cores(),
-        "memory_gb": round(_total_memory() / 2**30, 1),
+        "memory_gb": round(memory / 2**30, 1),
         "python": platform.python_version(),
         "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
@@ -69,14 +73,6 @@ def _version(package):
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _total_memory():
-    """Bytes of memory; 0 if the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 0
 
 
 def instructions(name):

@@ -74,17 +74,14 @@ class Worker:
         self.work = None
 
     def answer(self, request):
-        return getattr(self, "do_" + request.pop("do"))(**request)
-
-    def do_work(self, make, **settings):
-        self.work = None  # frees the last work's arrays before new ones are allocated
-        self.work = pkgutil.resolve_name(make)(*self.contender, **settings)
-        return self.work.facts
-
-    def do_turn(self, steps):
-        return self.work.turn(steps)
-
-    def do_peak(self):
+        do = request.pop("do")
+        if do == "work":
+            make = pkgutil.resolve_name(request.pop("make"))
+            self.work = None  # frees the last work's arrays before new ones are allocated
+            self.work = make(*self.contender, **request)
+            return self.work.facts
+        if do == "turn":
+            return self.work.turn(**request)
         from bench.harness.machine import peak_memory
 
         pids = getattr(self.work.trainer, "pids", [])

@@ -29,7 +29,10 @@ def markdown(report):
 
 def study_text(name, result):
     study = load(name)
-    method = f"**Method.** {study.method} {load_text(result)}"
+    took = "The load of others is not known on this system."
+    if (others := result.load.get("others")) is not None:
+        took = f"It took {result.seconds:.0f} s, in which others used {others:.0%} of the machine."
+    method = f"**Method.** {study.method} {took}"
     parts = [f"## {name}", f"**Question.** {study.question}"]
     if result.notes:
         parts.append("**What came out.**\n\n" + "\n".join(f"- {note}" for note in result.notes))
@@ -75,19 +78,13 @@ def cell_text(cell, unit):
     if cell is None:
         return "-"
     if isinstance(cell, Sample):
-        return sample_text(cell, unit)
+        scale, name = scale_of(cell.median, unit)  # all three in the unit of the median
+        middle, low, high = (number(x / scale) for x in (cell.median, cell.q1, cell.q3))
+        return f"{f'{middle} {name}'.rstrip()} [{low} {high}]"
     if isinstance(cell, (str, bool)):
         return str(cell)
     scale, name = scale_of(cell, unit)
     return f"{number(cell if scale == 1.0 else cell / scale)} {name}".rstrip()
-
-
-def sample_text(sample, unit):
-    """12.3 ms [12.1 12.8]: all three in the unit of the median."""
-    scale, name = scale_of(sample.median, unit)
-    low, high = number(sample.q1 / scale), number(sample.q3 / scale)
-    middle = f"{number(sample.median / scale)} {name}".rstrip()
-    return f"{middle} [{low} {high}]"
 
 
 def scale_of(value, unit):
@@ -121,13 +118,6 @@ def counts_text(table):
         return ""
     n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"Medians and [quartiles] of {n} samples."
-
-
-def load_text(result):
-    """How long the study took, and the load of other programs."""
-    if result.load.get("others") is None:
-        return "The load of others is not known on this system."
-    return f"It took {result.seconds:.0f} s, in which others used {result.load['others']:.0%} of the machine."
 
 
 def conditions(report):

@@ -49,7 +49,7 @@ def run(options):
 
 def setup(name, tiny, folder, player):
     """Build and first call the player's program; two more calls show how long one takes."""
-    make, file = "bench.studies.program_times:work", str(answer(folder, player.name))
+    make, file = "bench.studies.program_times:work", str(Path(folder) / f"{player.name}.npy")
     facts = player.ask(do="work", make=make, name=name, tiny=tiny, answer=file)
     player.ask(do="turn", steps=2)
     return facts
@@ -69,13 +69,9 @@ def work(module, variant, threads, name, tiny, answer):
     return Work(lambda steps: {"times": {"call": [seconds_of(run) for _ in range(steps)]}}, {"first": first})
 
 
-def answer(folder, player):
-    return Path(folder) / f"{player}.npy"
-
-
 def check(name, folder, facts):
     """Raise AssertionError unless all have the same derivatives."""
-    answers = {player: np.load(answer(folder, player)) for player in facts}
+    answers = {player: np.load(Path(folder) / f"{player}.npy") for player in facts}
     own = answers[OWN]
     assert np.all(np.isfinite(own)) and np.any(own != 0.0), f"{name}: derivatives are not finite, or zero"
     for player, values in answers.items():

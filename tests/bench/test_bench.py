@@ -92,8 +92,11 @@ def test_time_of_a_partial_step_is_scaled_to_a_whole_one(monkeypatch):
         trainer = SimpleNamespace(step=lambda tokens, targets: 5.0, **share)
         module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
         worker.contender = module, "", 1
-        worker.do_work("bench.step:work", size="4x128-B12T64")
-        assert worker.do_turn(2) == {"times": {"step": [seconds] * 2}, "losses": [5.0, 5.0]}
+        worker.answer({"do": "work", "make": "bench.step:work", "size": "4x128-B12T64"})
+        assert worker.answer({"do": "turn", "steps": 2}) == {
+            "times": {"step": [seconds] * 2},
+            "losses": [5.0, 5.0],
+        }
 
 
 def test_reference_is_the_fastest_pytorch_of_the_run():

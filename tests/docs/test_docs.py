@@ -244,13 +244,6 @@ def shortened(command):
     return f"{command} {SHORT}{'' if has_sizes else ' ' + SMALL}{data}"
 
 
-def write_released(folder):
-    """Writes a small model in place of the released one; returns the folder for GPT2_DATA_DIR."""
-    model = GPT2(GPT2Config(vocab_size=50257, block_size=128, n_layer=2, n_head=1, n_embd=4))
-    huggingface.write(folder / "gpt2", model.params, model.config)
-    return folder
-
-
 @pytest.fixture
 def reader_folder(tmp_path, monkeypatch, quick_peak):
     """The working directory of the commands, with texts."""
@@ -283,7 +276,9 @@ def test_commands_run(page, reader_folder, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in WITH_COMMANDS if any(map(RELEASED.search, commands(p)))])
 def test_commands_on_released_weights_run(page, tmp_path, monkeypatch, capsys, gpt2_tokenizer, reader_folder):
-    monkeypatch.setenv("GPT2_DATA_DIR", str(write_released(tmp_path / "released")))
+    model = GPT2(GPT2Config(vocab_size=50257, block_size=128, n_layer=2, n_head=1, n_embd=4))
+    huggingface.write(tmp_path / "released" / "gpt2", model.params, model.config)
+    monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path / "released"))
     for command in commands(page):
         if RELEASED.search(command):
             assert treatment(command) == "run", command

@@ -20,12 +20,6 @@ PARTS = {
 }
 
 
-def rooms(folder):
-    """Names of the packages and modules directly in a folder."""
-    inside = (house.ROOT / folder).iterdir()
-    return {p.stem for p in inside if p.suffix == ".py" or (p / "__init__.py").exists()} - {"__init__"}
-
-
 def lines_of(names):
     """How many lines these rooms of the compiler have."""
     folder = house.ROOT / "gpt2" / "autodiff"
@@ -52,24 +46,24 @@ def test_picture_is_up_to_date():
 def test_every_room_is_named(folder):
     """Each on one line, and no room that is gone."""
     listed = [name for name, _ in architecture.ROOM.findall("\n".join(PARTS[folder]))]
-    assert set(listed) == rooms(folder) == set(architecture.ROOMS[folder]) and len(listed) == len(set(listed))
-
-
-def classes():
-    """(file, class) of all classes of gpt2, but those named after other tools and those of the exercises."""
-    for name, path in house.files().items():
-        if not name.startswith(("gpt2.autodiff.compat.", "gpt2.commands.exercises.sheets.")):
-            for word in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M):
-                yield path.relative_to(house.ROOT / "gpt2").as_posix(), word
+    inside = (house.ROOT / folder).iterdir()
+    rooms = {p.stem for p in inside if p.suffix == ".py" or (p / "__init__.py").exists()} - {"__init__"}
+    assert set(listed) == rooms == set(architecture.ROOMS[folder]) and len(listed) == len(set(listed))
 
 
 def test_a_word_names_one_class():
-    found = Counter(name for _, name in classes())
-    assert not [name for name, count in found.items() if count > 1], "a word with two meanings"
-    defined = re.findall(
-        r"^\| (\w+) \| .* \| `(.*)` \|$", architecture.sections()["Words with one meaning"], re.M
-    )
-    assert len(defined) > 10 and {(file, word) for word, file in defined} <= {*classes()}
+    """Of all classes of gpt2, but those named after other tools and those of the exercises."""
+    classes = [
+        (path.relative_to(house.ROOT / "gpt2").as_posix(), word)
+        for name, path in house.files().items()
+        if not name.startswith(("gpt2.autodiff.compat.", "gpt2.commands.exercises.sheets."))
+        for word in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M)
+    ]
+    found = Counter(word for _, word in classes)
+    assert not [word for word, count in found.items() if count > 1], "a word with two meanings"
+    words = architecture.sections()["Words with one meaning"]
+    defined = re.findall(r"^\| (\w+) \| .* \| `(.*)` \|$", words, re.M)
+    assert len(defined) > 10 and {(file, word) for word, file in defined} <= {*classes}
 
 
 def test_what_stands_beside_gpt2_is_there():

@@ -38,12 +38,12 @@ def test_cited_files_exist():
     assert not missing
 
 
-def folders(path):
-    return {p.name for p in path.iterdir() if p.is_dir() and any(p.glob("*.py"))}
-
-
 def test_test_folders_mirror_the_source():
     source, tests = house.ROOT / "gpt2", house.ROOT / "tests"
+
+    def folders(path):
+        return {p.name for p in path.iterdir() if p.is_dir() and any(p.glob("*.py"))}
+
     assert folders(tests / "autodiff") == {*folders(source / "autodiff"), "whole"}
     assert folders(tests) <= {*folders(source), "bench", "docs", "long", "repository", "support"}
     files = {path.stem for path in (tests / "autodiff").glob("*.py")} - {"__init__", "test_stages"}

@@ -97,19 +97,15 @@ ROWS = {"attention": 2}
 MORE = {"attention": 1}
 
 
-def kept_by(forward):
-    """Bytes beside the inputs and the result."""
-    there = root(forward.outputs[0])
-    return sum(o.nbytes for o in forward.outputs[1:] if o.op != "input" and o is not there)
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_derived_backwards_do_no_more_with_the_same_memory(name):
     written = Written(name)
     most = written.kept * ROWS.get(name, 1)
     for k in range(16):
         forward, backward = written.derived(NS_PER_BYTE * 2**k)
-        if kept_by(forward) <= most:
+        there = root(forward.outputs[0])
+        kept = (o for o in forward.outputs[1:] if o.op != "input" and o is not there)
+        if sum(o.nbytes for o in kept) <= most:  # beside the inputs and the result
             break
     allowed = work(written.backward, written.whole) + np.array([MORE.get(name, 0), 0, 0])
     assert (work(backward, written.whole) <= allowed).all()
@@ -122,16 +118,13 @@ def test_derived_gradients_are_the_written_ones(name, dtype, digits, rate):
     """After all passes. Sums of some hundred terms in another order: some hundred units in the last place."""
     written = Written(name, dtype)
     forward, backward = map(check, written.derived(rate))
-    out, *saved = evaluate_graph(forward, [*written.inputs, *captured(written)])
+    captured = [value for _, value in record(written.function, written.inputs).captures]
+    out, *saved = evaluate_graph(forward, [*written.inputs, *captured])
     gradients = evaluate_graph(backward, [*saved, written.dout])
     close(out, written.out, digits)
     for got, want in zip(gradients, written.gradients, strict=True):
         assert got.dtype == want.dtype == dtype
         close(got, want, digits)
-
-
-def captured(written):
-    return [value for _, value in record(written.function, written.inputs).captures]
 
 
 def close(got, want, digits):
