@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     chosen = [s for s in SUITES if not args.names or s.name in args.names]
     if missing := [s.folder for s in chosen if not (checkouts / s.folder).is_dir()]:
         parser.error(f"not in {checkouts}: {', '.join(missing)} (--fetch downloads them)")
-    suites.report(chosen, checkouts, python, suites.Limits(args.each, args.limit))
+    suites.report(chosen, checkouts, python, args.each, args.limit)
     if not args.names or "examples" in args.names:
         examples.report(checkouts, python, args.seconds)
 

@@ -36,13 +36,6 @@ TABLE = tomllib.loads(Path(__file__).with_name("programs.toml").read_text(encodi
 SUITES = [Suite(**suite) for suite in TABLE["suites"]]
 
 
-class Limits(NamedTuple):
-    """CPU seconds: for each test, and for a whole run, after which no further test begins."""
-
-    each: float
-    all: float
-
-
 class Outcome(NamedTuple):
     """tests: test -> "" or why it failed. seconds: of the same tests. unfinished: those over the limits."""
 
@@ -51,7 +44,8 @@ class Outcome(NamedTuple):
     unfinished: set[str]
 
 
-def outcome(python: str, here: bool, suite: Suite, folder: Path, limits: Limits) -> Outcome:
+def outcome(python: str, here: bool, suite: Suite, folder: Path, each: float, limit: float) -> Outcome:
+    """each, limit: CPU seconds for a test, and for the run, after which no further test begins."""
     with tempfile.TemporaryDirectory() as scratch:
         outcomes = Path(scratch) / "outcomes"
         outcomes.touch()
@@ -59,8 +53,8 @@ def outcome(python: str, here: bool, suite: Suite, folder: Path, limits: Limits)
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
         bounds = {
             "GPT2_OUTCOMES": str(outcomes),
-            "GPT2_EACH": str(limits.each),
-            "GPT2_LIMIT": str(limits.all),
+            "GPT2_EACH": str(each),
+            "GPT2_LIMIT": str(limit),
         }
         subprocess.run(
             [python, *(HERE if here else []), *words],
@@ -108,7 +102,7 @@ def compared(suite: Suite, theirs: Outcome, ours: Outcome) -> tuple[str, list[st
     return "| " + " | ".join(cells) + " |", [f"{k}: {ours.tests.get(k, 'was not run')[:160]}" for k in lost]
 
 
-def report(suites: list[Suite], checkouts: Path, python: str, limits: Limits) -> None:
+def report(suites: list[Suite], checkouts: Path, python: str, *limits: float) -> None:
     """Print the table in Markdown; below each row the tests that fail here only, and those that lose the most
     time to autograd.
     """
@@ -118,7 +112,7 @@ def report(suites: list[Suite], checkouts: Path, python: str, limits: Limits) ->
     for suite in suites:
         folder = checkouts / suite.folder
         with ThreadPoolExecutor(2) as pool:
-            runs = [pool.submit(outcome, python, here, suite, folder, limits) for here in (False, True)]
+            runs = [pool.submit(outcome, python, here, suite, folder, *limits) for here in (False, True)]
             theirs, ours = (run.result() for run in runs)
         row, lost = compared(suite, theirs, ours)
         print(row, *(f"- {suite.name}: {text}" for text in lost), sep="\n")

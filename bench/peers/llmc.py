@@ -102,25 +102,17 @@ class Training:
         ours, theirs = os.openpty()  # its output to a pipe would be buffered for some forty steps
         self.process = subprocess.Popen([*command, self.program], cwd=self.folder, stdout=theirs)
         os.close(theirs)
-        self.lines = self._lines(ours)
+        self.lines = open(ours, encoding="utf-8", errors="replace")
         times = [self._read()[1] for _ in range(WARM)]
-        self._pause()
-        return times
-
-    @staticmethod
-    def _lines(terminal):
-        """Lines written to the terminal, until it is closed."""
-        with open(terminal, encoding="utf-8", errors="replace") as lines, suppress(OSError):
-            yield from lines
-
-    def _pause(self):
         os.kill(self.process.pid, signal.SIGSTOP)
+        return times
 
     def _read(self):
         """(number, seconds) of the next reported step."""
-        for line in self.lines:
-            if match := STEP.search(line):
-                return int(match[1]), float(match[2]) / 1e3
+        with suppress(OSError):  # the terminal is closed
+            for line in self.lines:
+                if match := STEP.search(line):
+                    return int(match[1]), float(match[2]) / 1e3
         raise RuntimeError(f"{self.program} ended with status {self.process.wait()}")
 
     def block(self, steps):
@@ -135,7 +127,7 @@ class Training:
                 self._start()
                 os.kill(self.process.pid, signal.SIGCONT)
                 self._read()
-        self._pause()
+        os.kill(self.process.pid, signal.SIGSTOP)
         return times
 
     def _stop(self):

@@ -48,28 +48,6 @@ def gpt2(T, **smaller):
     return Size(f"GPT-2 124M, T={T}{changes}", config, 1, T)
 
 
-# ---- Planning ----------------------------------------------------------------------------------------------
-
-
-class Plans:
-    """The whole loss and its gradients as one graph, which `cut` splits at any rate."""
-
-    def __init__(self, model, size):
-        recorded = record(model._whole_loss, arguments(model, size)).graph
-        wrt = [k for k, x in enumerate(recorded.inputs) if x.dtype.kind == "f"]
-        self.n_inputs = len(recorded.inputs)
-        self.pipeline = Pipeline("loss", options_for())
-        self.joint = self.pipeline.joint(Graph(recorded.inputs, recorded.outputs[:1], "loss"), wrt, (0,))
-        self.once = total_ns(self.joint)
-
-    def cut(self, rate):
-        """(bytes kept, estimated seconds of recomputation) for a rate."""
-        halves = self.pipeline.split(self.joint, self.n_inputs, 1, rate=rate)
-        kept = sum(node.nbytes for node in halves.forward.outputs[1:] if node.op != "input")
-        again = total_ns(halves.forward) + total_ns(halves.backward) - self.once
-        return kept, max(round(again), 0) * 1e-9
-
-
 def total_ns(graph):
     return sum(map(cost.nanoseconds, graph.nodes))
 
@@ -79,9 +57,21 @@ def arguments(model, size):
 
 
 def plans(model, size, rates=RATES):
-    """The Plans and rate -> (bytes, seconds)."""
-    plans_ = Plans(model, size)
-    return plans_, {rate: plans_.cut(rate) for rate in rates}
+    """(ns of a step that keeps everything, rate -> (bytes kept, estimated seconds of recomputation)).
+
+    The whole loss and its gradients are one graph, which is cut at each rate.
+    """
+    recorded = record(model._whole_loss, arguments(model, size)).graph
+    wrt = [k for k, x in enumerate(recorded.inputs) if x.dtype.kind == "f"]
+    pipeline = Pipeline("loss", options_for())
+    joint = pipeline.joint(Graph(recorded.inputs, recorded.outputs[:1], "loss"), wrt, (0,))
+    once, cuts = total_ns(joint), {}
+    for rate in rates:
+        halves = pipeline.split(joint, len(recorded.inputs), 1, rate=rate)
+        kept = sum(node.nbytes for node in halves.forward.outputs[1:] if node.op != "input")
+        again = total_ns(halves.forward) + total_ns(halves.backward) - once
+        cuts[rate] = kept, max(round(again), 0) * 1e-9
+    return once, cuts
 
 
 def measure(model, size, seconds, most):
@@ -112,7 +102,7 @@ def step_of(model, size, rate):
     return step
 
 
-def plan_table(result, size, plans, cuts):
+def plan_table(result, size, once, cuts):
     table = result.table(
         f"{size.name}: what the cut chooses",
         "ns a kept byte | kept [B] | recomputed, estimated [s] | of the step [x]",
@@ -121,10 +111,10 @@ def plan_table(result, size, plans, cuts):
         "model.",
     )
     for rate, (kept, again) in cuts.items():
-        table.add(f"{rate:g}", kept, again, again * 1e9 / plans.once)
+        table.add(f"{rate:g}", kept, again, again * 1e9 / once)
 
 
-def measured_table(result, size, plans, cuts, measurements):
+def measured_table(result, size, once, cuts, measurements):
     usual = measurements[cost.NS_PER_BYTE][0]
     table = result.table(
         f"{size.name}: measured steps",
@@ -135,10 +125,10 @@ def measured_table(result, size, plans, cuts, measurements):
         "less than what is kept: values are kept in the memory of gradients that are "
         "not written yet. What is computed again late finds less of that.",
     )
-    base = plans.once + cuts[cost.NS_PER_BYTE][1] * 1e9
+    base = once + cuts[cost.NS_PER_BYTE][1] * 1e9
     for rate, (times, peak) in measurements.items():
         kept, again = cuts[rate]
-        table.add(f"{rate:g}", kept, times, times.over(usual), (plans.once + again * 1e9) / base, peak)
+        table.add(f"{rate:g}", kept, times, times.over(usual), (once + again * 1e9) / base, peak)
     rates = ((1.0, "at the rate of the engine, 1 ns a byte"), (MEASURED[-1], "keeping hardly anything"))
     for rate, description in rates:
         times, peak = measurements[rate]

@@ -124,19 +124,20 @@ class World:
                 "attribute": lambda v, i=i: setattr(n["holder"], f"a{i}", v),
                 "argument": lambda v, i=i: self.keywords.__setitem__(f"s{i}", v),
                 "list": lambda v, i=i: n["items"].__setitem__(i, v),
-                "closure": lambda v, i=i: self._cell(f"c{i}", v),
-                "default": lambda v, i=i: self._default(f"d{i}", v),
+                "closure": lambda v, i=i: self._put_in_the_function(f"c{i}", v),
+                "default": lambda v, i=i: self._put_in_the_function(f"d{i}", v),
             }[place]
             put(thing.value)
             self.set.append(put)
 
-    def _cell(self, name, v):
-        self.f.__closure__[self.f.__code__.co_freevars.index(name)].cell_contents = v
-
-    def _default(self, name, v):
-        names = self.f.__code__.co_varnames[2 : self.f.__code__.co_argcount]
+    def _put_in_the_function(self, name, v):
+        """A value into a cell of its closure, or in the place of a default."""
+        code = self.f.__code__
+        if name in code.co_freevars:
+            self.f.__closure__[code.co_freevars.index(name)].cell_contents = v
+            return
         found = list(self.f.__defaults__)
-        found[names.index(name)] = v
+        found[code.co_varnames[2 : code.co_argcount].index(name)] = v
         self.f.__defaults__ = tuple(found)
 
     def change(self) -> None:
@@ -157,7 +158,14 @@ class World:
     def check(self) -> None:
         found = self._outcome(self.g)
         expected = self._outcome(self.f)
-        if not self._equal(found, expected) or not self._given_alike(found, expected):
+        if found is None:
+            return
+        if isinstance(found, str) or isinstance(expected, str):
+            equal = isinstance(found, str) and isinstance(expected, str)
+        else:
+            (a, _), (b, _) = found, expected
+            equal = type(a) is type(b) and np.array_equal(a, b, equal_nan=True)
+        if not equal or not self._given_alike(found, expected):
             again = self._outcome(ad.compile(self.f))
             raise Stale(
                 "\n".join([self.source, *self.log])
@@ -172,12 +180,6 @@ class World:
             return None  # refused: never a wrong answer
         except Exception as error:
             return type(error).__name__
-
-    @staticmethod
-    def _equal(a, b) -> bool:
-        if a is None or isinstance(a, str) or isinstance(b, str):
-            return a is None or isinstance(a, str) and isinstance(b, str)
-        return type(a[0]) is type(b[0]) and np.array_equal(a[0], b[0], equal_nan=True)
 
     def _given_alike(self, a, b) -> bool:
         """Whether both gave the same besides. What the compiled function gave is changed then."""
