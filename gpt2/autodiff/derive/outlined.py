@@ -33,8 +33,11 @@ def _evaluate(*values, body: Graph, of: Graph | None, cuts: tuple):
 
 def _vjp(g, out, *args, wanted, body: Graph, of: Graph | None, cuts: tuple):
     cts = [applied(d) for d in g]
-    has = tuple(d is not None for d in cts)
-    back, moving = _backward(body, has, tuple(wanted))
+    known = body.kept.setdefault("backwards", {})
+    key = tuple(d is not None for d in cts), tuple(wanted)
+    if key not in known:
+        known[key] = backward_of(body, *key)
+    back, moving = known[key]
     call = outlined(back, [*args, *(d for d in cts if d is not None)], cuts, body)
     grads: list[Node | None] = [None] * len(args)
     for i, k in enumerate(moving):
@@ -43,14 +46,6 @@ def _vjp(g, out, *args, wanted, body: Graph, of: Graph | None, cuts: tuple):
         else:
             grads[k] = item(call, i)
     return grads
-
-
-def _backward(body: Graph, has: tuple, wanted: tuple) -> tuple[Graph, list[int]]:
-    """`backward_of`, made once."""
-    known = body.kept.setdefault("backwards", {})
-    if (has, wanted) not in known:
-        known[has, wanted] = backward_of(body, has, wanted)
-    return known[has, wanted]
 
 
 def _jvp(tangents, out, *args, body: Graph, of: Graph | None, cuts: tuple):

@@ -55,7 +55,6 @@ class Emitter(Texts):
         self.block_regions: list = []  # (blocks, slot shapes) of each region of row blocks, in order
 
     def source(self) -> str:
-        """All of the text."""
         for r in self.plan.regions:
             if r.N > 1:
                 self.blocks(r)
@@ -129,7 +128,8 @@ class Emitter(Texts):
         elif kind is Kind.NUMBER:
             lines = [f"{self.names[n]} = {self.number(n)}"]
         elif kind is Kind.ALLOCATED:
-            lines = [f"{self.names[n]} = {self.expression(n, self.operands(n), n.attrs)}"]
+            args = [self.operand(n, k) for k in range(len(n.args))]
+            lines = [f"{self.names[n]} = {self.expression(n, args, n.attrs)}"]
         else:
             lines = Statement(self, n).lines()
         self.body += with_source(lines, n)
@@ -165,8 +165,13 @@ class Emitter(Texts):
             self.routines[routine] = self.unique(routine.name)
             self.env[self.routines[routine]] = routine.function
         args = [self.argument(n, k, a) for k, a in enumerate(n.args)]
-        numbered = enumerate(body.outputs)
-        outs = [self.whole(results[k][0]) if k in results else self.unread(n, k, o) for k, o in numbered]
+        outs = []
+        for k, o in enumerate(body.outputs):
+            if k in results:
+                outs.append(self.whole(results[k][0]))
+            else:
+                at = self.plan.unread[n, k].offset
+                outs.append(self.define_in_arena(self.unique("unread"), at, o.dtype, o.shape))
         key = routine, self.plan.work[n].offset
         if key not in self.works:
             self.works[key] = self.unique("work")
@@ -186,11 +191,6 @@ class Emitter(Texts):
         name = self.unique("number")
         self.env[name] = np.asarray(a.value, a.dtype)
         return name
-
-    def unread(self, n: Node, k: int, like: Node) -> str:
-        """Memory for a result that nothing reads."""
-        offset = self.plan.unread[n, k].offset
-        return self.define_in_arena(self.unique("unread"), offset, like.dtype, like.shape)
 
 
 def _row_texts(text: str, shape: tuple[int, ...]) -> Iterator[str]:

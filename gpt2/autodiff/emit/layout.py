@@ -130,9 +130,13 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
       with `share_inputs`, an output that is an input is returned as it is, as a Python function would.
     """
     graph = rewrite(graph, _Lowering(exact).rule)
-    times = Counter(graph.outputs)
-    moved = {o for o in graph.outputs if is_result_of_call(o) and times[o] == 1}
-    outputs = [o if share_inputs and o.op == "input" or o in moved else _copied(o) for o in graph.outputs]
+    times, outputs = Counter(graph.outputs), []
+    for o in graph.outputs:
+        moved = is_result_of_call(o) and times[o] == 1
+        if not moved and not (share_inputs and o.op == "input"):
+            name = o.name if o.op not in ("input", "const") else None
+            o = Node("copy", (o,), {}, o.shape, o.dtype, name, o.loc, o.derived)
+        outputs.append(o)
     return Graph(graph.inputs, outputs, graph.name)
 
 
@@ -227,11 +231,6 @@ def _by_rows(n: Node, args: tuple, exact: bool) -> Node | None:
     if x.ndim != 2 or x.size < LARGE or y.ndim != 2 or {x.dtype, y.dtype} != {n.dtype} or n.dtype.kind != "f":
         return None
     return Node("row_product", (x, y), {}, n.shape, n.dtype, n.name, n.loc, n.derived)
-
-
-def _copied(o: Node) -> Node:
-    name = o.name if o.op not in ("input", "const") else None
-    return Node("copy", (o,), {}, o.shape, o.dtype, name, o.loc, o.derived)
 
 
 def is_result_of_call(n: Node) -> bool:

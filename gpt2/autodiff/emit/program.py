@@ -99,7 +99,6 @@ class Program(Immutable):
         return f"<Program {self.name}: {len(self.graph.nodes)} values, {self.measures}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         return beside("show.drawing").shown(self.graph, self.name, self.source)
 
     @property

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container
 
 from ..graph import Node, is_scalar_const, scalar_text
 from ..ops.rowwise import ROW, row_axes
@@ -54,29 +53,22 @@ class RowBlocks:
             spelled.append(line)
         return spelled
 
-    def operands(self, n: Node, unread: Container[int] = ()) -> list[str]:
-        """The operands of an op, "" for those that are folded into it or not read."""
-        flags = flags_of(n, self.region.N)
-        assert flags is not None
-        return [
-            "" if k in unread or a in self.plan.folded else self.operand(a, flag, n)
-            for k, (a, flag) in enumerate(zip(n.args, flags))
-        ]
-
     def factors(self, multiply: Node) -> list[str]:
         """The two factors of a folded multiplication: a square has its argument twice."""
-        return [f for _ in range(2 // len(multiply.args)) for f in self.operands(multiply)]
+        numbers = [*range(len(multiply.args))] * (2 // len(multiply.args))
+        return [self.operand(multiply, k) for k in numbers]
 
-    def operand(self, a: Node, flag: bool, user: Node) -> str:
+    def operand(self, user: Node, k: int) -> str:
         """The text for an argument in a block of rows; a block from outside has a \\0 at both ends."""
-        e, x = self.texts, root(a)
+        e, a, flags = self.texts, user.args[k], flags_of(user, self.region.N)
+        x = root(a)
         if is_scalar_const(a):
             return scalar_text(a)
         if e.is_held_as_number(a) and facts(user).streams:
             return e.names[x]
         if self.plan.region.get(x) is self.region and x not in self.region.sums:
             return rows_of(e.names[x], views_of(a), self.region.N, facts(user).streams)
-        if flag is not ROW:
+        if flags[k] is not ROW:
             return e.invariant(a, user, self.region)
         text = f"{e.whole_rows(a, self.region)}[{self.index}]"
         self.reads[text] += 1

@@ -218,7 +218,6 @@ class ScalarProgram(Immutable):
         return (results,) if self.single else results
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         return beside("show.drawing").shown(self.graph, self.name, self.source)
 
     def in_numpy(self, *floats: float) -> tuple:

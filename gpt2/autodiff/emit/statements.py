@@ -41,7 +41,8 @@ class Statement:
         self.region = None if block is None else block.region
         place = block or texts
         self.in_place_args = self._in_place_args()
-        self.args: list[str] = place.operands(n, self.in_place_args)
+        unread = self.in_place_args.union(k for k, a in enumerate(n.args) if a in self.plan.folded)
+        self.args = ["" if k in unread else place.operand(n, k) for k in range(len(n.args))]
         self.name, self.target = texts.names[n], place.target(n)
         self.at, self.begin = self.target, []
         if self.region is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -66,24 +66,17 @@ class Texts:
 
     # ---- operands, and expressions of numbers ----
 
-    def operands(self, n: Node, unread: Container[int] = ()) -> list[str]:
-        """The operands of an op, "" for those that are folded into it or not read."""
-        unread = {k for k, a in enumerate(n.args) if k in unread or a in self.plan.folded}
-        return ["" if k in unread else self.operand(a, n) for k, a in enumerate(n.args)]
-
     def factors(self, multiply: Node) -> list[str]:
         """The two factors of a folded multiplication: arrays also where they have one element."""
         return [self.whole(a) for a in multiply.args] * (2 // len(multiply.args))
 
     def target(self, n: Node) -> str:
-        """Where the result of an op goes."""
         return self.whole(n)
 
-    def operand(self, a: Node, user: Node) -> str:
-        """Text for all of a: for an elementwise op a number is as good as an array of one element."""
-        if self.is_held_as_number(a) and facts(user).streams:
-            return self.names[root(a)]
-        return self.whole(a)
+    def operand(self, user: Node, k: int) -> str:
+        """Text for an argument: for an elementwise op a number is as good as an array of one element."""
+        a = user.args[k]
+        return self.names[root(a)] if self.is_held_as_number(a) and facts(user).streams else self.whole(a)
 
     def is_held_as_number(self, a: Node) -> bool:
         """Whether a name in the source stands for the number itself, not for an array."""

@@ -1,11 +1,5 @@
 """Remembers choices made by measuring: for the process and, once a folder is named, on this machine.
 
-    ways = Choices("ways.json", ("threads", "processes"))
-    ways.get(key)        what was chosen for this key, by this process or an earlier one; None: measure it
-    ways.put(key, way)   the result of a measurement; keep=False: for this process alone
-    remember(folder)     read the files in this folder, and write choices to them from now on
-    forget()
-
 A file holds an object for each machine, {machine: {key: [value, day]}}. Choices affect speed and not results,
 so a file that is unreadable or damaged counts as empty, and an unwritable one is ignored. What was measured
 while the machine was busy should not be kept.
@@ -98,7 +92,6 @@ class Choices:
                 self._save()
 
     def clear(self) -> None:
-        """Forget all choices of this kind."""
         self.by_key.clear()
         self.own.clear()
         self.earlier = {}
@@ -141,7 +134,6 @@ class Choices:
 
 
 def today() -> int:
-    """The day, as a number."""
     return int(time.time() // 86400)
 
 
