@@ -270,23 +270,23 @@ def with_args(n: Node, args: tuple) -> Node:
     return new
 
 
-def _with_other_args(n: Node, args: tuple) -> Node:
-    """with_args, but a constant stays the same object."""
-    return with_args(n, args) if args else n
-
-
 def remade(
-    outputs: Sequence[Node], given: dict[Node, Node], make: Callable[[Node, tuple], Node] = _with_other_args
+    outputs: Sequence[Node], given: dict[Node, Node], make: Callable[[Node, tuple], Node] | None = None
 ) -> list[Node]:
     """Copies of the outputs, and of all nodes that they depend on, with other nodes in place of some.
 
     given   node -> its replacement; what the node was computed from is not visited
-    make    make(node, new_args) -> the node that replaces it; inputs that are not given stay
+    make    make(node, new_args) -> the node that replaces it, if it is no input; else constants stay too
     """
     new = dict(given)
     for n in reachable(outputs, given):
-        if n not in new:
-            new[n] = n if n.op == "input" else make(n, tuple([new[a] for a in n.args]))
+        if n in new:
+            continue
+        args = tuple([new[a] for a in n.args])
+        if make is not None and n.op != "input":
+            new[n] = make(n, args)
+        else:
+            new[n] = with_args(n, args) if args else n
     return [new[o] for o in outputs]
 
 

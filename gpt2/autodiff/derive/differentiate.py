@@ -136,26 +136,21 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
             whole = g.value if isinstance(g, chain_rule.Masked) and g.mask is None else g
             if isinstance(whole, Node) and whole.name is None and n.name is not None and whole.id > first_new:
                 whole.name = "d" + n.name
-        locate((g, *_handed_down(n, g, is_active, parts)), n.loc, start)
+        grads: Sequence = ()
+        if n.op == "item":
+            (source,) = n.args
+            parts.setdefault(source, [[] for _ in source.dtype])[n.attrs["i"]].append(g)
+        elif n.args:
+            arguments = chain_rule.arguments(n)
+            with chain_rule.errors_at(n):
+                grads = pull(n, g, [a in is_active for a in arguments])
+            for a, d in zip(arguments, grads):
+                if d is not None:
+                    parts.setdefault(a, []).append(d)
+        locate((g, *grads), n.loc, start)
     results = [done.get(x) for x in wrt]
     mark_derived(results, first_new)
     return results
-
-
-def _handed_down(n: Node, g, is_active: set[Node], parts: dict[Node, list]) -> Sequence:
-    """Add to the arguments' gradients what that of n gives them; returns it."""
-    if n.op == "item":
-        (source,) = n.args
-        parts.setdefault(source, [[] for _ in source.dtype])[n.attrs["i"]].append(g)
-        return ()
-    if not n.args:
-        return ()
-    with chain_rule.errors_at(n):
-        grads = pull(n, g, [a in is_active for a in chain_rule.arguments(n)])
-    for a, d in zip(chain_rule.arguments(n), grads):
-        if d is not None:
-            parts.setdefault(a, []).append(d)
-    return grads
 
 
 def locate(made: Iterable, loc: tuple | None, start: int) -> None:

@@ -18,7 +18,6 @@ a part of the arena for intermediate values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -108,7 +107,9 @@ class Emitter(Texts):
             inputs = [(i, self.names[i]) for i in self.graph.inputs]
             arrays = [*inputs, *zip(self.output_index, self.result_names)]
             for n, text in arrays:
-                rows = list(itertools.takewhile(named.__contains__, _row_texts(text, n.shape)))
+                last = n.shape[0] - 1 if n.shape else 0  # the views of one row each, as index_text has them
+                texts = (f"{text}[{k or ''}:{k + 1 if k < last else ''}]" for k in range(last + 1))
+                rows = list(itertools.takewhile(named.__contains__, texts))
                 if len(rows) > 1 and len(rows) == n.shape[0]:
                     names = [named[view] for view in rows]
                     lines.append(f"({', '.join(names)},) = {self.helper(each_row)}({text})")
@@ -191,9 +192,3 @@ class Emitter(Texts):
         name = self.unique("number")
         self.env[name] = np.asarray(a.value, a.dtype)
         return name
-
-
-def _row_texts(text: str, shape: tuple[int, ...]) -> Iterator[str]:
-    """The views of one row of an array each, as index_text has them."""
-    last = shape[0] - 1 if shape else 0
-    return (f"{text}[{k or ''}:{k + 1 if k < last else ''}]" for k in range(last + 1))

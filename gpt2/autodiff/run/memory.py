@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Needs:
     setup: Callable | None
     arena_bytes: int
     regions: Sequence[tuple]
-    calls: Sequence[tuple[Needs, int]] = field(default_factory=tuple)
+    calls: Sequence[tuple[Needs, int]] = ()
 
     def scratch_bytes(self) -> int:
         """Bytes of a thread's block, which serves all regions."""

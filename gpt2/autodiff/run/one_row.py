@@ -6,7 +6,7 @@ dot products are as fast. The columns are shared out over the pool, in pieces: a
 does fewer of them. Each is added up by itself, so neither pieces nor threads change a bit.
 
 Whether other threads are worth waking depends on how much faster several cores read than one, and is measured
-(by_time.py), for each size of matrix.
+for each size of matrix.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import threads
-from .by_time import Trials
-from .split_matmul import matmul
+from .split_matmul import Trials, matmul
 
 PIECE = 1 << 21  # bytes of the matrix that a thread takes at a time
 # Bytes of a matrix below which one thread computes it: waking others takes some 60 us, and a core reads this

@@ -10,20 +10,21 @@ processor: OpenBLAS's for AVX-512 keep the bits of float32 products cut at multi
 its kernels for Haswell and Zen only of those cut by rows. So a way is tried on random numbers, once for each
 kind of product, before it is used. Which ways keep the bits is remembered for this machine and these kernels
 (remembered.py); which of them is the fastest may depend on what else the machine does, so that each process
-times them on real calls (by_time.py).
+times them on real calls.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
 from functools import cache
 
 import numpy as np
 
 from . import threads
 from .blas import blas_kernels
-from .by_time import Trials
 from .caches import in_cache
 from .remembered import Choices
 
@@ -49,12 +50,49 @@ FEW = 512
 # are long: rows that begin a power of two apart meet in few places of a cache.
 MOST_TURNED = in_cache(2, 1 << 18, 1 << 22)
 STRIP, APART = 64, 16
+SAMPLES = 5  # times of a way, of which the shortest counts
 
 
 def _software() -> str:
     """What the bits depend on besides the product: the kernels, and how the ways cut."""
     kernels = f"OpenBLAS kernels for {blas_kernels()}" if blas_kernels() else ""
     return f"{kernels}, {', '.join(WAYS)}"
+
+
+class Trials:
+    """Chooses the fastest of several ways to do the same thing, by timing them on real calls, in turn.
+
+    All ways have to give the same bits. Each is timed SAMPLES times for a key; its shortest time counts.
+    Choices hold for the process: one that was made while the machine was busy is not there in the next.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: dict[Hashable, str] = {}
+        self.open: dict[Hashable, dict[str, list[float]]] = {}
+        self._lock = threading.Lock()
+
+    def run(self, key: Hashable, do: Callable[[str], object], ways: Callable[[], Iterable[str]]) -> None:
+        """do(way), in the way that was chosen for this key, or in the one that has been tried least.
+
+        ways   called once for a key: the ways to choose from
+        """
+        way = self.chosen.get(key)
+        if way is not None:
+            do(way)
+            return
+        with self._lock:
+            times = self.open.get(key)
+            if times is None:
+                times = self.open[key] = {way: [] for way in ways()}
+            way = min(times, key=lambda way: len(times[way]))
+        began = time.perf_counter()
+        do(way)
+        took = time.perf_counter() - began
+        with self._lock:
+            times[way].append(took)
+            if len(times) == 1 or all(len(t) >= SAMPLES for t in times.values()):
+                self.chosen[key] = min(times, key=lambda way: min(times[way]))
+                self.open.pop(key, None)
 
 
 trials = Trials()

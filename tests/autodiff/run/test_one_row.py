@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.run import by_time, one_row
+from gpt2.autodiff.run import one_row, split_matmul
 
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    monkeypatch.setattr(one_row, "trials", by_time.Trials())
+    monkeypatch.setattr(one_row, "trials", split_matmul.Trials())
     ad.set_threads(2)
 
 
@@ -25,7 +25,7 @@ def test_product_is_accurate_and_threads_change_no_bit(dtype, tolerance, N, two_
     ad.set_threads(1)
     np.testing.assert_array_equal(one_row.matmul_in_any_order(a, w.T, alone), out)
     ad.set_threads(2)
-    for _ in range(2 * by_time.SAMPLES + 1):  # both ways, then the chosen one
+    for _ in range(2 * split_matmul.SAMPLES + 1):  # both ways, then the chosen one
         out[...] = np.nan
         np.testing.assert_array_equal(one_row.matmul_in_any_order(a, w.T, out), alone)
     assert len(one_row.trials.chosen) == (w.nbytes >= one_row.SHARE_FROM)
@@ -42,12 +42,12 @@ def test_way_with_the_shortest_sample_is_chosen(best, two_threads, monkeypatch):
         return run(way, *args)
 
     monkeypatch.setattr(one_row, "_run", timed)
-    monkeypatch.setattr(by_time.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(split_matmul.time, "perf_counter", lambda: now[0])
     a, w = np.ones((1, 64), np.float32), np.ones((one_row.SHARE_FROM // 256, 64), np.float32)
     out = np.empty((1, len(w)), np.float32)
-    for _ in range(2 * by_time.SAMPLES + 3):
+    for _ in range(2 * split_matmul.SAMPLES + 3):
         one_row.matmul_in_any_order(a, w.T, out)
-    assert ways == ["alone", "shared"] * by_time.SAMPLES + [best] * 3
+    assert ways == ["alone", "shared"] * split_matmul.SAMPLES + [best] * 3
     small = w[:-1]
     one_row.matmul_in_any_order(a, small.T, out[:, :-1])
     assert ways[-1] == "alone" and len(one_row.trials.chosen) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2.autodiff.run import blas, by_time, remembered, split_matmul, threads
+from gpt2.autodiff.run import blas, remembered, split_matmul, threads
 
 pytestmark = pytest.mark.numeric
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.numeric
 def three_threads(monkeypatch):
     """Without earlier choices."""
     remembered.forget()
-    monkeypatch.setattr(split_matmul, "trials", by_time.Trials())
+    monkeypatch.setattr(split_matmul, "trials", split_matmul.Trials())
     threads.set_threads(3)
     yield
     remembered.forget()
@@ -101,7 +101,7 @@ def test_sizes_that_are_not_multiples_of_tiles_keep_their_bits(dtype):
         for transposed in ("", "a", "b"):
             a, b = operands(M, K, N, dtype, transposed)
             want, out = a @ b, np.empty((M, N), dtype)
-            for _ in range(3 * by_time.SAMPLES):
+            for _ in range(3 * split_matmul.SAMPLES):
                 np.testing.assert_array_equal(split_matmul.matmul(a, b, out), want)
 
 
@@ -109,7 +109,7 @@ def test_checks_are_remembered(tmp_path, monkeypatch):
     remembered.remember(tmp_path / "folder")
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
-    for _ in range(4 * by_time.SAMPLES):
+    for _ in range(4 * split_matmul.SAMPLES):
         assert split_matmul.matmul(a, b, out) is out
         np.testing.assert_array_equal(out, want)
     ((key, ways),) = split_matmul.checked.by_key.items()
@@ -119,7 +119,7 @@ def test_checks_are_remembered(tmp_path, monkeypatch):
     assert stored == {split_matmul.checked.machine(): {"200 300 400 C C f 3": [ways, remembered.today()]}}
 
     remembered.forget()
-    split_matmul.trials = by_time.Trials()
+    split_matmul.trials = split_matmul.Trials()
     remembered.remember(tmp_path / "folder")
     monkeypatch.setattr(split_matmul, "keeps_bits", None)  # nothing is checked again
     split_matmul.matmul(a, b, out)
@@ -137,14 +137,14 @@ def test_way_with_the_shortest_time_is_chosen(monkeypatch):
     monkeypatch.setattr(split_matmul, "keeps_bits", lambda way, *_: way != "turned")
     now = [0.0]
     samples = {"rows": itertools.cycle([4.0, 2.0]), "columns": itertools.repeat(3.0)}
-    monkeypatch.setattr(by_time.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(split_matmul.time, "perf_counter", lambda: now[0])
 
     def run(way, *_):
         now[0] += next(samples[way])
 
     monkeypatch.setattr(split_matmul, "_run", run)
     a, b = operands(288, 300, 400, np.float32)
-    for _ in range(2 * by_time.SAMPLES):
+    for _ in range(2 * split_matmul.SAMPLES):
         assert not split_matmul.trials.chosen
         split_matmul.matmul(a, b, np.empty((288, 400), np.float32))
     assert list(split_matmul.trials.chosen.values()) == ["rows"]
@@ -163,7 +163,7 @@ def test_product_of_a_matrix_and_its_transpose_has_the_bits_of_matmul(shape):
     """In whatever way products of other matrices of these sizes are done."""
     x = operands(*shape, 1, np.float32)[0]
     want, out = x @ x.T, np.empty((shape[0], shape[0]), np.float32)
-    for _ in range(3 * by_time.SAMPLES):
+    for _ in range(3 * split_matmul.SAMPLES):
         split_matmul.matmul(x, x.T, out)
         np.testing.assert_array_equal(out, want)
 
@@ -173,7 +173,7 @@ def test_way_that_changes_a_bit_is_not_chosen(monkeypatch):
     monkeypatch.setattr(split_matmul, "_piece", by_rows)
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
-    for _ in range(3 * by_time.SAMPLES):
+    for _ in range(3 * split_matmul.SAMPLES):
         split_matmul.matmul(a, b, out)
         np.testing.assert_array_equal(out, want)
     assert not set(split_matmul.trials.chosen.values()) & set(split_matmul.BY_ROWS)
