@@ -79,9 +79,6 @@ def view(x: Layout, n: Node) -> Layout | None:
     raise GraphError(f"{n.op} is in VIEWS, but the emitter does not know its layout")
 
 
-_NEVER_COPIED = ("transpose", "slice", "broadcast")  # views of any layout
-
-
 def slice_view(x: Layout, index: Sequence[tuple]) -> Layout:
     """The layout of x[index]."""
     start, strides = x.start, []
@@ -178,7 +175,9 @@ class _Lowering:
 
     def of_view(self, n: Node, args: tuple) -> Node | None:
         x = args[0]
-        if n.op in _NEVER_COPIED or n.op == "reshape" and x.op not in VIEWS:  # of contiguous memory
+        if n.op in ("transpose", "slice", "broadcast"):  # views of any layout
+            return None
+        if n.op == "reshape" and x.op not in VIEWS:  # of contiguous memory
             return None
         if view(self.layout(x), with_args(n, args)) is not None:
             return None

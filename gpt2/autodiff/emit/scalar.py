@@ -85,13 +85,14 @@ def reserved() -> set[str]:
     return {*functions, *called, "pow", "nan", "inf", "float", "bool", "np"}
 
 
-_KINDS = {np.dtype(np.float64), np.dtype(np.bool_)}
-
-
 def is_scalar(graph: Graph) -> bool:
     """Whether the graph can be written as `math` code."""
     kinds = {n.dtype for n in graph.outputs}  # a constant may be an int64, or a float32
-    return bool(kinds) and kinds <= _KINDS and all(_fits(n) for n in graph.nodes)
+    return (
+        bool(kinds)
+        and kinds <= {np.dtype(np.float64), np.dtype(np.bool_)}
+        and all(_fits(n) for n in graph.nodes)
+    )
 
 
 def _fits(n: Node) -> bool:

@@ -84,10 +84,14 @@ class Texts:
 
     def number(self, n: Node) -> str:
         """The expression for a number, from numbers."""
-        if n.op == "sum":
-            return self.total(n)
-        if n.op == "sum_as_numpy":
-            return f"np.add.reduce({self.whole(n.args[0])}, axis={n.attrs['axes']})"
+        if n.op in ("sum", "sum_as_numpy"):
+            (x,) = n.args
+            if x in self.plan.folded:  # a multiplication along the last axis, the only one
+                a, b = self.factors(x)
+                return f"{a}.dot({b})"
+            if n.op == "sum" and x.ndim == 1 and x.size >= 16:
+                return f"{self.whole(x)}.dot({self.ones(x.size, x.dtype)})"
+            return f"np.add.reduce({self.whole(x)}, axis={n.attrs['axes']})"
         if n.op == "power" and n.shape == ():
             return self.power(n)
         texts = [self.scalar(a) for a in n.args]
@@ -106,16 +110,6 @@ class Texts:
         if self.is_held_as_number(a):
             return self.names[root(a)]
         return f"{self.whole(a)}[{', '.join('0' * a.ndim) or '()'}]"
-
-    def total(self, n: Node) -> str:
-        """The sum of all elements."""
-        (x,) = n.args
-        if x in self.plan.folded:  # a multiplication along the last axis, the only one
-            a, b = self.factors(x)
-            return f"{a}.dot({b})"
-        if x.ndim == 1 and x.size >= 16:
-            return f"{self.whole(x)}.dot({self.ones(x.size, x.dtype)})"
-        return f"np.add.reduce({self.whole(x)}, axis={n.attrs['axes']})"
 
     def expression(self, n: Node, args: list[str], attrs: dict) -> str:
         """The op as its row writes it, or as a call of the function that evaluates it."""
