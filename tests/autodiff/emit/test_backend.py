@@ -105,6 +105,15 @@ def compare(seed, rng, graph, lend=False):
             )
 
 
+def agreeing(graph):
+    """The program of a graph; its results are those of the ops."""
+    program, rng = Program(check(graph)), np.random.default_rng(0)
+    arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
+    for got, want in zip(program(*arrays), evaluate_graph(graph, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-15)
+    return program
+
+
 def test_numbers_are_handled_by_operators(monkeypatch):
     """float32 to the last number, NumPy's rules for them, and no arrays of one element."""
     monkeypatch.setattr(regions, "SMALL", 8192)
@@ -120,19 +129,24 @@ def test_numbers_are_handled_by_operators(monkeypatch):
         assert np.isnan(program(np.zeros(100, np.float32))[1])
 
 
-def test_a_held_result_is_never_overwritten():
+@pytest.fixture
+def doubled():
+    """A program of (100, 50) numbers, which it doubles."""
     x = input_node((100, 50), F8, "x")
-    program = Program(Graph((x,), (x * 2.0,)))
-    (first,) = program(np.ones((100, 50)))
-    (second,) = program(np.zeros((100, 50)))
+    return Program(Graph((x,), (x * 2.0,)))
+
+
+def test_a_held_result_is_never_overwritten(doubled):
+    (first,) = doubled(np.ones((100, 50)))
+    (second,) = doubled(np.zeros((100, 50)))
     assert first is not second and (first == 2).all()
     view = first[3:]
     where = first.ctypes.data
     del first
-    (third,) = program(np.full((100, 50), 7.0))
+    (third,) = doubled(np.full((100, 50), 7.0))
     assert (view == 2).all() and third.ctypes.data != where
     del view
-    (fourth,) = program(np.full((100, 50), 5.0))
+    (fourth,) = doubled(np.full((100, 50), 5.0))
     assert fourth.ctypes.data == where  # no longer held by anyone
 
 
@@ -154,35 +168,31 @@ def shorter(a):
 
 @pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
 @pytest.mark.parametrize("change", [with_another_shape, with_another_type, read_only, shorter])
-def test_a_result_that_was_tampered_with_is_not_used_again(change):
-    x = input_node((100, 50), F8, "x")
-    program = Program(Graph((x,), (x * 2.0,)))
+def test_a_result_that_was_tampered_with_is_not_used_again(change, doubled):
     for _ in range(3):
-        (a,) = program(np.ones((100, 50)))
+        (a,) = doubled(np.ones((100, 50)))
         assert a.shape == (100, 50) and a.dtype == F8 and a.flags.writeable and (a == 2).all()
         change(a)
         del a
 
 
-def test_unneeded_results_are_freed():
-    x = input_node((100, 50), F8, "x")
-    program = Program(Graph((x,), (x * 2.0,)))
+def test_unneeded_results_are_freed(doubled):
     ones = np.ones((100, 50))
     tracemalloc.start()
     try:
-        held = [program(ones) for _ in range(60)]
+        held = [doubled(ones) for _ in range(60)]
         assert tracemalloc.get_traced_memory()[0] > 60 * ones.nbytes
         del held
         assert tracemalloc.get_traced_memory()[0] < 6 * ones.nbytes
         for _ in range(3):  # later rounds reuse the same ones
-            held = [program(ones) for _ in range(60)]
+            held = [doubled(ones) for _ in range(60)]
             places = {a.ctypes.data for (a,) in held}
             del held
-        held = [program(ones) for _ in range(60)]
+        held = [doubled(ones) for _ in range(60)]
         assert {a.ctypes.data for (a,) in held} == places
         del held
         for _ in range(2 * (recycled.ROUND + 4 * 60)):
-            program(ones)
+            doubled(ones)
         assert tracemalloc.get_traced_memory()[0] < 6 * ones.nbytes
     finally:
         tracemalloc.stop()
@@ -307,12 +317,8 @@ def test_parts_that_fill_the_result_are_computed_in_it():
     parts = [y * 3.0, apply("tanh", x), z * 2.0]
     rows = [((0, 2, 1), (0, 20, 1)), ((2, 6, 1), (0, 20, 1)), ((1, 4, 1), (0, 20, 1))]
     total = apply("assemble", *parts, shape=(6, 20), indices=tuple(rows), dtype="float64")
-    graph = check(Graph((x, y, z), (total,)))
-    program = Program(graph)
-    assert "fill" not in program.source and "copyto" not in program.source and "copied" not in program.source
-    rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
-    np.testing.assert_allclose(program(*arrays)[0], evaluate_graph(graph, arrays)[0], rtol=1e-15)
+    source = agreeing(Graph((x, y, z), (total,))).source
+    assert "fill" not in source and "copyto" not in source and "copied" not in source
 
 
 def test_heads_are_computed_where_they_belong_beside_axes_of_one():
@@ -326,11 +332,8 @@ def test_heads_are_computed_where_they_belong_beside_axes_of_one():
     places = tuple((*full[:2], (k, k + 1, 1), *full[3:]) for k in range(2))
     parts = [placed(apply("tanh", x)), placed(y * 2.0)]
     total = apply("assemble", *parts, shape=(1, 6, 2, 2, 5), indices=places, dtype="float64")
-    graph = check(Graph((x, y), (total,)))
-    program = Program(graph)
-    assert "copyto" not in program.source and "copied" not in program.source
-    arrays = [np.random.default_rng(k).standard_normal((2, 6, 5)) for k in range(2)]
-    np.testing.assert_allclose(program(*arrays)[0], evaluate_graph(graph, arrays)[0], rtol=1e-15)
+    source = agreeing(Graph((x, y), (total,))).source
+    assert "copyto" not in source and "copied" not in source
 
 
 def test_which_parts_fill_the_result():
