@@ -82,7 +82,6 @@ class Emitter(Texts):
 
     def program_source(self) -> str:
         """The function that a call of the program runs."""
-        inputs = [self.names[i] for i in self.graph.inputs]
         memory = []
         if self.block_regions:
             scratch = ", ".join(self.own(f"scratch{k + 1}") for k in range(len(self.block_regions)))
@@ -91,12 +90,11 @@ class Emitter(Texts):
             memory.append(f"({', '.join(self.works.values())},) = memory.calls")
         if self.setup:
             memory.append(f"({', '.join(self.setup)},) = memory.arrays")
-        returned = "".join(
-            f"{self.names[o] if o.op == 'input' else self.result_names[self.output_index[o]]}, "
-            for o in self.graph.outputs
-        )
-        lines = [*memory, *self.prelude_lines(), *self.body, f"return ({returned.strip()})"]
-        head = f"def {self.function}({', '.join([*inputs, *self.result_names, 'memory'])}):"
+        result = {**self.names, **dict(zip(self.output_index, self.result_names))}
+        returned = " ".join(f"{result[o]}," for o in self.graph.outputs)
+        lines = [*memory, *self.prelude_lines(), *self.body, f"return ({returned})"]
+        parameters = [*map(self.names.get, self.graph.inputs), *self.result_names, "memory"]
+        head = f"def {self.function}({', '.join(parameters)}):"
         return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
 
     def prelude_lines(self) -> list[str]:

@@ -36,8 +36,8 @@ class Layout:
     @property
     def contiguous(self) -> bool:
         """Whether the elements follow one another in C's order."""
-        rows = _row_strides(self.shape, self.itemsize)
-        return 0 in self.shape or _same_strides(self.shape, self.strides, rows)
+        in_order = _row_strides(self.shape, self.itemsize)
+        return 0 in self.shape or _same_strides(self.shape, self.strides, in_order)
 
     @property
     def span(self) -> tuple[int, int]:

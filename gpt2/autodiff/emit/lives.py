@@ -11,8 +11,6 @@ more bytes into use than it ends; if there is none, the one with the longest way
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ..graph import Node
 from ..ops.table import root
 from .layout import is_result_of_call
@@ -29,9 +27,8 @@ def shorten(r: Region) -> None:
         r.members = order
 
 
-def in_use(members: Iterable[Node]) -> int:
+def in_use(order: list[Node]) -> int:
     """The most bytes in use at once; those of an array from outside from its first reader to its last."""
-    order = list(members)
     last = {a: n for n in order for a in _read(n)}
     live, most = 0, 0
     seen: set[Node] = set()

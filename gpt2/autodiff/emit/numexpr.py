@@ -98,12 +98,11 @@ class Fused:
 
     def __init__(self, text: str, /, **types: str):
         self.text = text
-        float_types = [t for t in types.values() if t != "bool"]
-        self.kind = np.dtype(float_types[0])
+        kind = next(t for t in types.values() if t != "bool")
         numbers = _Numbers(types)
         self.spelling = ast.unparse(numbers.visit(ast.parse(text, mode="eval")))
-        self.numbers = [np.asarray(float(text), self.kind) for text in numbers.names]
-        names = [*types.items(), *((name, self.kind.name) for name in numbers.names.values())]
+        self.numbers = [np.asarray(float(text), kind) for text in numbers.names]
+        names = [*types.items(), *((name, kind) for name in numbers.names.values())]
         # in numexpr a signature's float is single precision
         kinds = {"bool": bool, "float32": float, "float64": np.double}
         self.signature = [(name, kinds[t]) for name, t in names]

@@ -177,10 +177,7 @@ def wanted_rows(n: Node) -> int:
 
 
 def _small(n: Node) -> bool:
-    for m in (n, *n.args):
-        if not isinstance(m.dtype, tuple) and m.size >= SMALL:
-            return False
-    return True
+    return all([isinstance(m.dtype, tuple) or m.size < SMALL for m in (n, *n.args)])
 
 
 def _fits(n: Node, r: Region, where) -> bool:
@@ -240,15 +237,9 @@ def merge(regions: list[Region], where: dict[Node, Region]) -> list[Region]:
 
 def prefix(r: Region) -> tuple[int, ...] | None:
     """The axes that make up the rows, if all members agree on them."""
-    shared = None
-    for n in r.members:
-        x = n.args[0] if n in r.sums else n
-        p = row_axes(x.shape, r.N)
-        shape = x.shape[:p]
-        if shared is not None and shape != shared:
-            return None
-        shared = shape
-    return shared
+    arrays = [n.args[0] if n in r.sums else n for n in r.members]
+    prefixes = {x.shape[: row_axes(x.shape, r.N)] for x in arrays}
+    return prefixes.pop() if len(prefixes) == 1 else None
 
 
 def blocks_of(r: Region) -> tuple[tuple[int, ...], ...]:

@@ -35,19 +35,17 @@ class Schedule:
 
     def reads(self, x: Node) -> list[tuple[Node, Node]]:
         """(op, the argument through which it reads x), for x itself and for views of x."""
-        pairs = self._reads.get(x)
-        if pairs is not None:
-            return pairs
-        pairs = self._reads[x] = []
-        todo = [x]
-        while todo:
-            y = todo.pop()
-            for u in self.users[y]:
-                if u.op in VIEWS:
-                    todo.append(u)
-                else:
-                    pairs.append((u, y))
-        return pairs
+        if x not in self._reads:
+            pairs = self._reads[x] = []
+            todo = [x]
+            while todo:
+                y = todo.pop()
+                for u in self.users[y]:
+                    if u.op in VIEWS:
+                        todo.append(u)
+                    else:
+                        pairs.append((u, y))
+        return self._reads[x]
 
     def readers(self, x: Node) -> list[Node]:
         """The ops whose statements read x: a folded op's argument is read by the op that it is part of."""

@@ -143,11 +143,9 @@ class Places:
 
     def first_writer(self, base: Node) -> Node | None:
         """The op that writes all memory of `base` first, in its order, as those after it do."""
-        writers = self._writers.get(base)
-        if writers is None:
-            return None
+        writers = self._writers.get(base, [])
         steps = (step for n in writers if n in self.windows for step in self.windows[n].steps)
-        return writers[0] if all(step[0] == "reshape" for step in steps) else None
+        return writers[0] if writers and all(step[0] == "reshape" for step in steps) else None
 
     def _visit(self, n: Node) -> None:
         """Place what n copies, or what it changes a copy of, where n's result goes."""
