@@ -93,7 +93,7 @@ class Emitter(Texts):
         result = {**self.names, **dict(zip(self.output_index, self.result_names))}
         returned = " ".join(f"{result[o]}," for o in self.graph.outputs)
         lines = [*memory, *self.prelude_lines(), *self.body, f"return ({returned})"]
-        parameters = [*map(self.names.get, self.graph.inputs), *self.result_names, "memory"]
+        parameters = [*(self.names[i] for i in self.graph.inputs), *self.result_names, "memory"]
         head = f"def {self.function}({', '.join(parameters)}):"
         return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
 
