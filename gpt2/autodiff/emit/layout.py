@@ -105,7 +105,8 @@ def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
             runs[-1] = n * runs[-1][0], runs[-1][1]
         elif n != 1:
             runs.append((n, s))
-    left, step, new_strides = 1, 0, []
+    left, step = 1, 0
+    new_strides: list[int] = []
     for n in reversed(new):
         if left == 1 and n != 1:
             left, step = runs.pop(0)
@@ -127,7 +128,8 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
       with `share_inputs`, an output that is an input is returned as it is, as a Python function would.
     """
     graph = rewrite(graph, _Lowering(exact).rule)
-    times, outputs = Counter(graph.outputs), []
+    times = Counter(graph.outputs)
+    outputs: list[Node] = []
     for o in graph.outputs:
         moved = is_result_of_call(o) and times[o] == 1
         if not moved and not (share_inputs and o.op == "input"):

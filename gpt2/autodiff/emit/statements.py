@@ -44,9 +44,8 @@ class Statement:
         unread = self.in_place_args.union(k for k, a in enumerate(n.args) if a in self.plan.folded)
         self.args = ["" if k in unread else place.operand(n, k) for k in range(len(n.args))]
         self.name, self.target = texts.names[n], place.target(n)
-        self.at, self.begin = self.target, []
-        if self.region is not None:
-            self.at, self.begin = self.name, [f"{self.name} = {self.target}"]
+        self.at = self.target if block is None else self.name
+        self.begin: Lines = [] if block is None else [f"{self.name} = {self.target}"]
         self.factors: list[str] = []
         if n.args and n.args[0] in self.plan.folded:
             self.factors = place.factors(n.args[0])

@@ -183,11 +183,12 @@ class Places:
         inner = inverse(window, views_of(source))
         if inner is None or is_result_of_call(r) and not inner.layout.contiguous:
             return  # a routine writes its results as whole arrays
-        layouts: dict[Node, Layout | None] = {r: inner.layout}  # all views must be views in that memory too
+        layouts = {r: inner.layout}  # all views must be views in that memory too
         for v in self._views[r]:
-            layouts[v] = view(layouts[v.args[0]], v)
-            if layouts[v] is None:
+            layout = view(layouts[v.args[0]], v)
+            if layout is None:
                 return
+            layouts[v] = layout
         self.windows[r] = inner
         if writer is not None:
             self._overwritten_by[r] = writer

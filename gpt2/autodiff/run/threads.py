@@ -164,7 +164,8 @@ def _run(job: Callable[[int], None], apart: bool = False) -> None:
     if count == 1 or not _pool_lock.acquire(blocking=False):
         job(0)
         return
-    n, started = count, []
+    n = count
+    started: list[None] = []
     try:
         if _pool_pid != os.getpid():
             _start(n)
