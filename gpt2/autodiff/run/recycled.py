@@ -48,23 +48,20 @@ class Recycled:
             if sys.getrefcount(a) == _ALONE:
                 break
         else:
-            return self._new()
+            a = np.empty(self.shape, self.dtype)
+            if len(self.arrays) < self.limit:
+                self.arrays.append(a)
+                self.reach = len(self.arrays)
+            else:
+                self.missed += 1
+                self.many = True
+            return a
         # a caller may have given it another shape, or made it read-only
         if not (a.shape == self.shape and a.dtype is self.dtype and a.flags.carray):
             self.arrays = [b for b in self.arrays if b is not a]
             return self.take()
         if self.many:
             self._count(a)
-        return a
-
-    def _new(self) -> np.ndarray:
-        a = np.empty(self.shape, self.dtype)
-        if len(self.arrays) < self.limit:
-            self.arrays.append(a)
-            self.reach = len(self.arrays)
-        else:
-            self.missed += 1
-            self.many = True
         return a
 
     def _count(self, a: np.ndarray) -> None:
