@@ -33,21 +33,22 @@ def _within(index: Any, n: int, mode: str) -> Any:
     return np.clip(index, 0, n - 1)
 
 
+PADDING = {  # np.pad's modes
+    "reflect": "symmetric",
+    "grid-mirror": "symmetric",
+    "constant": "constant",
+    "grid-constant": "constant",
+    "nearest": "edge",
+    "mirror": "reflect",
+    "grid-wrap": "wrap",
+    "wrap": "wrap",
+}
+
+
 def _known(name: str, mode: Any) -> str:
-    modes = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "grid-wrap", "wrap")
-    if mode not in modes:
-        raise RuntimeError(f"{name}: boundary mode {mode!r} is not supported; there are {', '.join(modes)}")
+    if mode not in PADDING:
+        raise RuntimeError(f"{name}: boundary mode {mode!r} is not supported; there are {', '.join(PADDING)}")
     return mode
-
-
-def _widened(x: Any, before: int, after: int, mode: str, cval: float) -> Any:
-    """x padded along its first axis."""
-    n = np.shape(x)[0]
-    if mode in ("constant", "grid-constant"):
-        blank = [np.full((k, *np.shape(x)[1:]), cval, x.dtype) for k in (before, after)]
-        return np.concatenate([blank[0], x, blank[1]])
-    left, right = (_within(np.arange(*ends), n, mode) for ends in ((-before, 0), (n, n + after)))
-    return np.concatenate([np.take(x, left, 0), x, np.take(x, right, 0)])
 
 
 # ---- Filters ---------------------------------------------------------------------------------------------
@@ -66,7 +67,9 @@ def _correlated(name: str, x: Any, weights: Any, axis: int, mode: str, cval: flo
     if not 0 <= before < size:
         raise ValueError(f"{name}: origin is {origin}, which lies outside of {size} weights")
     x = np.moveaxis(x, axis, 0)
-    wide = _widened(x, before, size - 1 - before, _known(name, mode), cval)
+    margins = [(before, size - 1 - before)] + [(0, 0)] * (np.ndim(x) - 1)
+    padding = PADDING[_known(name, mode)]
+    wide = np.pad(x, margins, padding, **({"constant_values": cval} if padding == "constant" else {}))
     total = weights[0] * wide[:n]
     for k in range(1, size):
         total = total + weights[k] * wide[k : k + n]

@@ -51,11 +51,6 @@ def floating(x: Any) -> Any:
     return x
 
 
-def has_derivative(ans: Any) -> bool:
-    """Whether a result has any real or complex numbers."""
-    return any(np.result_type(getattr(x, "dtype", x)).kind in "fc" for x in flatten(ans)[0])
-
-
 def answer(g: Any, like: Any) -> Any:
     """g in the structure and shapes of a value, as autograd converts cotangents and tangents."""
     like_leaves, tree = flatten(like)
@@ -93,9 +88,10 @@ def make_vjp(fun: Callable, x: Any) -> tuple[Callable, Any]:
         return lambda g: of_object(answer(g, ans)), ans
     x = floating(x)
     ans, pull = reverse(fun, x)
+    moves = any(np.result_type(getattr(leaf, "dtype", leaf)).kind in "fc" for leaf in flatten(ans)[0])
 
     def vjp(g):
-        return pull(answer(g, ans))[0] if has_derivative(ans) else zeros_like(x)
+        return pull(answer(g, ans))[0] if moves else zeros_like(x)
 
     return vjp, ans
 

@@ -13,16 +13,6 @@ NAME = "autograd"
 _HERE = __package__
 
 
-def _load() -> None:
-    """Import all modules of this package; those for SciPy only if it is installed."""
-    with_scipy = importlib.util.find_spec("scipy") is not None
-    for module in pkgutil.walk_packages(sys.modules[_HERE].__path__, _HERE + "."):
-        if not module.name.endswith("__main__") and (
-            with_scipy or not module.name.startswith(_HERE + ".scipy")
-        ):
-            importlib.import_module(module.name)
-
-
 def _theirs() -> list[str]:
     return [name for name in sys.modules if name == NAME or name.startswith(NAME + ".")]
 
@@ -33,7 +23,10 @@ def installed() -> Iterator[None]:
 
     Modules that were imported under that name before are restored afterwards.
     """
-    _load()
+    left_out = "__main__" if importlib.util.find_spec("scipy") else ("__main__", "scipy")
+    for module in pkgutil.walk_packages(sys.modules[_HERE].__path__, _HERE + "."):
+        if not module.name.removeprefix(_HERE + ".").startswith(left_out):
+            importlib.import_module(module.name)
     before = {name: sys.modules.pop(name) for name in _theirs()}
     ours = {k: module for k, module in sys.modules.items() if k == _HERE or k.startswith(_HERE + ".")}
     sys.modules.update({NAME + name[len(_HERE) :]: module for name, module in ours.items()})

@@ -107,8 +107,12 @@ LAWS: dict[str, Law] = {}
 def law(signature: str, by_z: Any = None, by_scale: Any = None, **given: Any) -> None:
     """A law by its name, followed by its shapes; `values` under the names of their methods."""
     name, *shapes = signature.split()
+
+    def from_slope(z):
+        return 1.0 + z * by_z(z)
+
     columns = {key: given.pop(key) for key in [*given] if key in Law.__dataclass_fields__}
-    LAWS[name] = Law(name, tuple(shapes), by_z, by_scale, values=given, **columns)
+    LAWS[name] = Law(name, tuple(shapes), by_z, by_scale or from_slope, values=given, **columns)
 
 
 # ---- Values ----------------------------------------------------------------------------------------------
@@ -592,7 +596,7 @@ def inverse_if_large(z: Node) -> tuple[Node, Node]:
     return large, where(large, 1.0 / where(large, z, 1.0), z)
 
 
-law("norm", lambda z: -z, lambda z: 1.0 - square(z), **symmetric(normal_hazard))
+law("norm", lambda z: -z, **symmetric(normal_hazard))
 
 
 def _laplace_hazard(z):
@@ -603,13 +607,12 @@ def _laplace_hazard(z):
 law(
     "laplace",
     lambda z: -sign(z),
-    lambda z: 1.0 - absolute(z),
     logpdf=lambda z: -np.abs(z) - LOG_2,
     far_cdf=lambda z: z - LOG_2,
     far_sf=lambda z: -z - LOG_2,
     **symmetric(_laplace_hazard),
 )
-law("logistic", lambda z: -tanh(0.5 * z), lambda z: 1.0 - z * tanh(0.5 * z), **symmetric(sp.expit))
+law("logistic", lambda z: -tanh(0.5 * z), **symmetric(sp.expit))
 
 
 def _cauchy_hazard(z):
@@ -629,7 +632,6 @@ def _gumbel_log_sf(z):
 law(
     "gumbel_r",
     lambda z: apply("expm1", -z),
-    lambda z: 1.0 + z * apply("expm1", -z),
     logsf=_gumbel_log_sf,
     hazard=lambda z: by_expm1(np.exp(-z)),
     reversed_hazard=lambda z: np.exp(-z),
@@ -699,7 +701,6 @@ law(
 law(
     "expon",
     lambda z: constant(-1.0, z),
-    lambda z: 1.0 - z,
     low=0.0,
     ends=(End(0.0, lambda: 0.0),),
     hazard=lambda z: np.where(np.isnan(z), z, 1.0),
@@ -708,7 +709,6 @@ law(
 law(
     "uniform",
     lambda z: constant(0.0, z),
-    lambda z: constant(1.0, z),
     low=0.0,
     high=1.0,
     ends=(End(0.0, lambda: 0.0),),
@@ -724,7 +724,6 @@ def _halfnorm_log_sf(z):
 law(
     "halfnorm",
     lambda z: -z,
-    lambda z: 1.0 - square(z),
     low=0.0,
     ends=(End(0.0, lambda: 0.0),),
     logsf=_halfnorm_log_sf,
