@@ -2,8 +2,7 @@
 
 from . import tree
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
-from .custom.callback import callback
-from .custom.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
+from .custom.custom import callback, checkpoint, custom_jvp, custom_vjp, stop_gradient
 from .enzyme import Active, Const, Duplicated, autodiff
 from .errors import AutodiffError, ConvergenceError
 from .implicit.equations import fixed_point, root

@@ -153,9 +153,14 @@ def result_seed(rec: Recording) -> list:
 def check_activities(f: Callable, kinds: tuple[type, ...], xs: tuple, shadows: tuple) -> None:
     """Raise AutodiffError where an argument is not what its activity expects, or its shadow not like it."""
     for k, (kind, x, dx) in enumerate(zip(kinds, xs, shadows)):
-        if kind is Active:
-            check_active(value_of(x), argument_text(f, k))
-        elif kind is Duplicated:
+        value = value_of(x)
+        if kind is Active and (np.ndim(value) or np.asarray(value).dtype.kind not in "fc"):
+            got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+            raise AutodiffError(
+                f"autodiff: Active({argument_text(f, k)}) is {got}, expected a floating-point number. Arrays "
+                "are ad.Duplicated(x, dx): their gradient is added to dx"
+            )
+        if kind is Duplicated:
             (leaves, tree), (shadow_leaves, shadow_tree) = flatten(x), flatten(dx)
             paths = tree.paths()
             if paths != shadow_tree.paths() or not paths:
@@ -165,15 +170,6 @@ def check_activities(f: Callable, kinds: tuple[type, ...], xs: tuple, shadows: t
                 )
             for leaf, shadow, path in zip(leaves, shadow_leaves, paths):
                 check_shadow(value_of(leaf), value_of(shadow), argument_text(f, k, path))
-
-
-def check_active(x: Any, text: str) -> None:
-    if np.ndim(x) or np.asarray(x).dtype.kind not in "fc":
-        got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else repr(x)
-        raise AutodiffError(
-            f"autodiff: Active({text}) is {got}, expected a floating-point number. Arrays are "
-            "ad.Duplicated(x, dx): their gradient is added to dx"
-        )
 
 
 def check_shadow(x: Any, dx: Any, text: str) -> None:

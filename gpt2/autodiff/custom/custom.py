@@ -1,14 +1,4 @@
-"""ad.custom_vjp and ad.custom_jvp, and ad.checkpoint and ad.stop_gradient.
-
-    @ad.custom_vjp                          @ad.custom_jvp
-    def f(x, y): ...                        def f(x, y): ...
-
-    @f.defvjp                               @f.defjvp
-    def f_vjp(dout, out, x, y):             def f_jvp(primals, tangents):
-        return dx, dy                           return out, dout
-
-    ad.checkpoint(f)       keeps nothing computed inside f for the backward
-    ad.stop_gradient(x)    x, as a constant
+"""ad.custom_vjp and ad.custom_jvp; and ad.checkpoint, ad.stop_gradient and ad.callback.
 
 A custom function may be ordinary NumPy, or call what cannot be recorded (SciPy, C, a solver that iterates
 until a value is small): then it runs as plain Python, on plain arrays, when the program reaches it. Either
@@ -38,6 +28,7 @@ from ..record import recorder
 from ..record.draws import plain_draws
 from ..record.record import apply_op, record
 from ..record.source_lines import error_here
+from ..record.unevaluated import Unknown, depends_on
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_container, tree_map, unflatten
 from .call import Checkpoint, CustomJVP, CustomVJP, call, host_graph
@@ -80,6 +71,57 @@ def checkpoint(f: Callable) -> Callable:
         return rebuilt(rec.out_tree, results[: rec.n_results], map(result_kind, result_leaves(rec)))
 
     return checkpointed
+
+
+def callback(f: Callable, like: Any, *args: Any) -> Any:
+    """f(*args), called as plain Python each time a compiled program reaches it. f is not recorded.
+
+    f      takes arrays, one for each of args, and gives an array or a tree of arrays, which are copied. It
+           may keep a state and have side effects. The arrays that it takes are the program's own memory: good
+           for as long as the call lasts, and not to be written to
+    like   an array, or a tree of arrays, of the structure, shapes and dtypes that f gives
+
+    A program calls f once for each recorded call whose result is used. f is also called while the function
+    around it is recorded: by ad.Fixed at the first call with new types, by ad.compile whenever f has changed
+    what that function reads. It has no derivative: if one is needed, call f in a function with a rule,
+    ad.custom_vjp.
+
+    Raises AutodiffError if f returns something that is not like `like`.
+
+        >>> seen = []
+        >>> def note(x):
+        ...     seen.append(float(x[0]))
+        ...     return x + len(seen)
+        >>> fixed = ad.Fixed(lambda x: np.sqrt(ad.callback(note, x, x * x)))
+        >>> [float(fixed(np.full(1, 4.0))[0]) for _ in range(2)], len(seen)
+        ([4.242640687119285, 4.358898943540674], 3)
+    """
+    if not any(type(x) is Recorded for x in args):
+        return f(*args)
+    for x in args:
+        if type(x) is Recorded and depends_on(x.node, x._rec.guessed):  # f is to see real values
+            raise Unknown
+    examples, tree = flatten(like)
+    if not examples:
+        raise error_here("callback: like has no array, and a program leaves out what gives none")
+    types = [(np.shape(x), x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype) for x in examples]
+    name = getattr(f, "__name__", "f")
+
+    def function(*values):
+        values = [np.asarray(x)[...] for x in values]
+        for x in values:  # views: the program may use one array for two of the function around it
+            x.flags.writeable = False
+        results, result_tree = flatten(f(*values))
+        if result_tree != tree or [(np.shape(x), getattr(x, "dtype", None)) for x in results] != types:
+            returned = ", ".join(f"{getattr(x, 'dtype', type(x).__name__)} {np.shape(x)}" for x in results)
+            expected = ", ".join(f"{dtype} {shape}" for shape, dtype in types)
+            raise AutodiffError(f"callback: {name} gives {returned}, expected {expected}")
+        return tuple(results)
+
+    function.__name__ = name
+    shapes, dtypes = zip(*types)
+    results = apply_op("host", *args, function=function, shapes=shapes, dtypes=tuple(map(str, dtypes)))
+    return unflatten(tree, results)
 
 
 # --- custom rules ---------------------------------------------------------------------------------------
@@ -148,10 +190,10 @@ class _Custom:
                     "derivatives for positional arguments alone. Make it one"
                 )
         signature = _signature(self.user_rule)
-        parameters = list(signature.parameters.values()) if signature is not None else None
-        if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
+        if signature is None or any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
             return kwargs
-        accepted = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        by_name = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        accepted = {p.name for p in signature.parameters.values() if p.kind in by_name}
         for name, value in kwargs.items():
             own = self._signature and self._signature.parameters.get(name)
             if name not in accepted and not (own and own.default is value):
@@ -322,7 +364,14 @@ class custom_vjp(_Custom):
             else:
                 out, args = values
                 grads = _as_rule(self.name, self.user_rule, "dout, out, *args", dout, out, *args, **keywords)
-            return _gradients_in_order(self.name, grads, concrete, tree)
+            grads = grads if isinstance(grads, (tuple, list)) else (grads,)
+            if len(grads) != len(tree.children):
+                raise AutodiffError(
+                    f"{self.name}: its vjp rule gave {len(grads)} gradients for {len(tree.children)} "
+                    "arguments"
+                )
+            flat_grads = [d for part, child in zip(grads, tree.children) for d in _gradients_of(child, part)]
+            return [d for d, x in zip(flat_grads, concrete) if np.asarray(x).dtype.kind in "fc"]
 
         flat = [*kept, *cts]
         back = _traced(backward, flat, flatten(tuple(flat))[1], f"{self.name}_backward")
@@ -344,17 +393,6 @@ def _as_rule(name, rule, expected, *args, **keywords):
         raise AutodiffError(
             f"{name}: its rule takes {signature}, and is called with ({expected}), here {len(args)} arguments"
         ) from error
-
-
-def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
-    """The rule's gradients for the floating-point leaves, some of them None."""
-    n_args = len(tree.children)
-    if not isinstance(grads, (tuple, list)):
-        grads = (grads,)
-    if len(grads) != n_args:
-        raise AutodiffError(f"{name}: its vjp rule gave {len(grads)} gradients for {n_args} arguments")
-    flat_grads = [d for part, child in zip(grads, tree.children) for d in _gradients_of(child, part)]
-    return [d for d, x in zip(flat_grads, leaves) if np.asarray(x).dtype.kind in "fc"]
 
 
 def _gradients_of(tree: Tree, d: Any) -> list:
@@ -436,7 +474,18 @@ class custom_jvp(_Custom):
             dots = iter(flat[n:])
             marks = [next(dots) if has else None for has in moves]
             both = unflatten(tree, flat[:n]), unflatten(tree, marks)
-            return self.flat(_as_rule(self.name, self.user_rule, "primals, tangents", *both, **keywords))
+            pair = _as_rule(self.name, self.user_rule, "primals, tangents", *both, **keywords)
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
+            out, _ = flatten(pair[0])
+            dout, _ = flatten(pair[1], lambda x: x is None or not is_container(x))
+            floats = [i for i, x in enumerate(out) if np.dtype(getattr(x, "dtype", type(x))).kind in "fc"]
+            if len(dout) not in (len(out), len(floats)):
+                raise AutodiffError(
+                    f"{self.name}: its jvp rule gave {len(dout)} tangents for {len(out)} results"
+                )
+            moved = dout if len(dout) == len(floats) else [dout[i] for i in floats]
+            return out, [np.zeros_like(out[i]) if d is None else d for i, d in zip(floats, moved)]
 
         flat = [*concrete, *tangents]
         traced = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp").graph
@@ -455,15 +504,3 @@ class custom_jvp(_Custom):
                 )
             moved.append(cast(d, o.dtype))
         return Graph(traced.inputs, moved, traced.name)
-
-    def flat(self, pair: Any) -> tuple[list, list]:
-        """(the rule's results, the tangents of the floating-point ones), flat."""
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
-        out, _ = flatten(pair[0])
-        dout, _ = flatten(pair[1], lambda x: x is None or not is_container(x))
-        floats = [i for i, x in enumerate(out) if np.dtype(getattr(x, "dtype", type(x))).kind in "fc"]
-        if len(dout) not in (len(out), len(floats)):
-            raise AutodiffError(f"{self.name}: its jvp rule gave {len(dout)} tangents for {len(out)} results")
-        moved = dout if len(dout) == len(floats) else [dout[i] for i in floats]
-        return out, [np.zeros_like(out[i]) if d is None else d for i, d in zip(floats, moved)]

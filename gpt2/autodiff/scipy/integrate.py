@@ -74,7 +74,6 @@ class Flow:
         self.graph, self.solver, self.between = graph, solver, between
 
     def slope(self, y: Any, t: Any, *consts: Any) -> Any:
-        """dy/dt of recorded values."""
         return inline(self.graph, [y, t, *consts])[0]
 
 

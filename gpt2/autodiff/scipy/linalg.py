@@ -61,13 +61,19 @@ def cholesky(a, lower=False) -> Any:
 @ours(_scipy)
 def cho_factor(a, lower=False) -> Any:
     """The factor, with zeros in the other triangle."""
-    return (np.linalg.cholesky(a) if lower else _adjoint(np.linalg.cholesky(_adjoint(a)))), lower
+    return cholesky.__wrapped__(a, lower), lower
 
 
 @ours(_scipy)
 def eigh(a, b=None, *, lower=True, eigvals_only=False, subset_by_index=None, subset_by_value=None) -> Any:
     """A subset is selected from all eigenvalues and vectors."""
-    w, v = _eigh(a, b, lower)
+    if b is None:
+        w, v = np.linalg.eigh(a, "L" if lower else "U")
+    else:
+        half = np.linalg.cholesky(b if lower else _adjoint(b))
+        inner = np.linalg.solve(half, _adjoint(np.linalg.solve(half, _adjoint(_hermitian(a, lower)))))
+        w, v = np.linalg.eigh(inner)
+        v = np.linalg.solve(_adjoint(half), v)
     chosen = slice(None)
     if subset_by_index is not None:
         low, high = subset_by_index
@@ -76,15 +82,6 @@ def eigh(a, b=None, *, lower=True, eigvals_only=False, subset_by_index=None, sub
         low, high = subset_by_value
         chosen = np.flatnonzero((low < w) & (w <= high))
     return w[..., chosen] if eigvals_only else (w[..., chosen], v[..., :, chosen])
-
-
-def _eigh(a, b, lower):
-    if b is not None:
-        half = np.linalg.cholesky(b if lower else _adjoint(b))
-        inner = np.linalg.solve(half, _adjoint(np.linalg.solve(half, _adjoint(_hermitian(a, lower)))))
-        w, v = np.linalg.eigh(inner)
-        return w, np.linalg.solve(_adjoint(half), v)
-    return np.linalg.eigh(a, "L" if lower else "U")
 
 
 @ours(_scipy)
@@ -286,7 +283,6 @@ def block_diag(*arrs) -> Any:
     width = sum(np.shape(a)[1] for a in blocks)
     rows, start = [], 0
     for a in blocks:
-        n, m = np.shape(a)
-        rows.append(np.concatenate([np.zeros((n, start)), a, np.zeros((n, width - start - m))], axis=1))
-        start += m
+        rows.append(np.pad(a, [(0, 0), (start, width - start - np.shape(a)[1])]))
+        start += np.shape(a)[1]
     return np.concatenate(rows, axis=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -95,25 +95,14 @@ def uniform_filter1d(input, size, axis=-1, mode="reflect", cval=0.0, origin=0) -
 def _gaussian(sigma: Any, order: int, radius: int) -> Any:
     """The density of a normal distribution at whole numbers, scaled to the sum 1, or a derivative of it.
 
-    A derivative of exp(-x**2 / (2 s**2)) is a polynomial times it: q' - q x / s**2 follows q.
+    Derivatives of exp(-x**2 / 2) are Hermite polynomials times it, with alternating signs.
     """
     if order < 0:
         raise ValueError(f"gaussian_filter: order is {order}, expected no negative number")
     x = np.arange(-radius, radius + 1)
-    variance = sigma * sigma
-    bell = np.exp(-0.5 / variance * x**2)
-    q: list = [1.0]  # its coefficients, from that of x**0
-    for _ in range(order):
-        slope = [k * c for k, c in enumerate(q)][1:] + [0.0, 0.0]
-        q = [a - b / variance for a, b in zip(slope, [0.0, *q])]
-    return bell / np.sum(bell) * sum(c * x**k for k, c in enumerate(q))
-
-
-def _read_number(x: Any) -> float:
-    """The number behind a recorded value: the recording is valid for this number only."""
-    if type(x) is Recorded:
-        x._read(float(value_of(x)), "float")
-    return float(value_of(x))
+    bell = np.exp(-0.5 / (sigma * sigma) * x**2)
+    polynomial = np.polynomial.hermite_e.hermeval(x / sigma, [0.0] * order + [1.0])
+    return bell / np.sum(bell) * polynomial * (-1.0 / sigma) ** order
 
 
 @ours(_scipy)
@@ -122,7 +111,9 @@ def gaussian_filter1d(
 ) -> Any:
     """Differentiable by sigma too, through the weights; their number depends on its value."""
     if radius is None:
-        radius = int(truncate * _read_number(sigma) + 0.5)
+        if type(sigma) is Recorded:  # the recording is valid for this number only
+            sigma._read(float(value_of(sigma)), "float")
+        radius = int(truncate * float(value_of(sigma)) + 0.5)
     weights = _gaussian(sigma, order, radius)[::-1]
     return _correlated("gaussian_filter1d", input, weights, axis, mode, cval, 0)
 
@@ -167,6 +158,8 @@ def _for_axes(name: str, value: Any, n: int) -> list:
 
 # ---- Between the pixels ----------------------------------------------------------------------------------
 
+FURTHEST = 2.0**62  # beyond it a coordinate is no index
+
 
 def _folded(c: Any, n: int, mode: str) -> Any:
     """Coordinates outside of the image, wrapped if `mode` says so."""
@@ -208,18 +201,10 @@ def map_coordinates(input, coordinates, order=3, mode="constant", cval=0.0) -> A
             inside = inside & (c >= 0) & (c <= n - 1)
         total = np.where(inside, total, cval)
     elif mode not in ("grid-constant", "nearest"):
-        total = _not_finite(total, axes, mode, cval)
+        # As in SciPy cval where a coordinate is nan or infinite; in a wrapping mode nan for inf
+        outside, infinite = False, False
+        for c in axes:
+            outside = outside | (~(c > -FURTHEST) if "wrap" in mode else ~(np.abs(c) < FURTHEST))
+            infinite = infinite | (c >= FURTHEST)
+        total = np.where(outside | infinite, np.where(outside, cval, np.nan), total)
     return nan_slopes(total, axes, 0)
-
-
-FURTHEST = 2.0**62  # beyond it a coordinate is no index
-
-
-def _not_finite(total: Any, axes: Sequence, mode: str, cval: Any) -> Any:
-    """cval where a coordinate is nan or infinite, as in SciPy; in a wrapping mode nan for inf."""
-    beyond: Any = False
-    infinite: Any = False
-    for c in axes:
-        beyond = beyond | (~(c > -FURTHEST) if "wrap" in mode else ~(np.abs(c) < FURTHEST))
-        infinite = infinite | (c >= FURTHEST)
-    return np.where(beyond | infinite, np.where(beyond, cval, np.nan), total)

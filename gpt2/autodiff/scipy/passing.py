@@ -42,7 +42,10 @@ def ours(module: Any, name: str | None = None) -> Callable[[Callable], Callable]
         def either(*args, **kwargs):
             if not is_recorded(args, kwargs):
                 return _THEIRS[key](*args, **kwargs)
-            call = _bound(key, args, kwargs)
+            try:
+                call = inspect.signature(_THEIRS[key]).bind(*args, **kwargs)
+            except TypeError as error:
+                raise located(error, key, here()) from error
             for option in [n for n in call.arguments if n not in own]:
                 value, default = call.arguments.pop(option), call.signature.parameters[option].default
                 if option not in _HARMLESS and value is not default and (np.ndim(value) or value != default):
@@ -53,14 +56,6 @@ def ours(module: Any, name: str | None = None) -> Callable[[Callable], Callable]
         return either
 
     return enter
-
-
-def _bound(key: str, args: tuple, kwargs: dict) -> inspect.BoundArguments:
-    """The arguments bound to SciPy's signature."""
-    try:
-        return inspect.signature(_THEIRS[key]).bind(*args, **kwargs)
-    except TypeError as error:
-        raise located(error, key, here()) from error
 
 
 class Result(_optimize.OptimizeResult):

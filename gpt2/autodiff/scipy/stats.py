@@ -104,27 +104,30 @@ class _Normal(Delegate):
 
 class _Dirichlet(Delegate):
     @staticmethod
+    def _parts(x: Any, alpha: Any) -> tuple:
+        """All probabilities, of which the last may be left out; their powers; the logarithm of the factor."""
+        if np.shape(x)[0] != np.shape(alpha)[0]:
+            x = np.concatenate([x, 1.0 - np.sum(x, axis=0, keepdims=True)])
+        powers = np.reshape(alpha - 1.0, (-1, *(1,) * (np.ndim(x) - 1)))
+        return x, powers, sp.gammaln(np.sum(alpha)) - np.sum(sp.gammaln(alpha))
+
+    @staticmethod
     @_of_dirichlet
     def logpdf(x: Any, alpha: Any) -> Any:
-        if np.shape(x)[0] != np.shape(alpha)[0]:  # the last probability may be left out
-            x = np.concatenate([x, 1.0 - np.sum(x, axis=0, keepdims=True)])
+        x, weights, whole = _Dirichlet._parts(x, alpha)
         points = np.all(x >= 0.0, axis=0) & (np.abs(np.sum(x, axis=0) - 1.0) <= 1e-9)
         valid = points & np.all(alpha > 0.0)
-        whole = sp.gammaln(np.sum(alpha)) - np.sum(sp.gammaln(alpha))
-        weights = alpha - 1.0
-        terms = sp.xlogy(np.reshape(weights, (-1, *(1,) * (np.ndim(x) - 1))), x)
-        return (whole + np.sum(terms, axis=0)) * np.where(valid, 1.0, np.nan)  # an error of SciPy's is nan
+        return (whole + np.sum(sp.xlogy(weights, x), axis=0)) * np.where(
+            valid, 1.0, np.nan
+        )  # an error of SciPy's is nan
 
     @staticmethod
     @_of_dirichlet
     def pdf(x: Any, alpha: Any) -> Any:
         """The exponential of logpdf; with a probability of 0 a product of powers, which have derivatives."""
-        if np.shape(x)[0] != np.shape(alpha)[0]:
-            x = np.concatenate([x, 1.0 - np.sum(x, axis=0, keepdims=True)])
+        x, weights, whole = _Dirichlet._parts(x, alpha)
         edge = np.any(x == 0.0, axis=0)
         inner = np.where(edge, 1.0 / np.shape(x)[0], x)
-        weights = np.reshape(alpha - 1.0, (-1, *(1,) * (np.ndim(x) - 1)))
-        whole = sp.gammaln(np.sum(alpha)) - np.sum(sp.gammaln(alpha))
         powers = np.prod(np.where(edge, x, 1.0) ** weights, axis=0) * np.exp(whole)
         return np.where(edge, powers, np.exp(_Dirichlet.logpdf(inner, alpha)))
 

@@ -35,7 +35,6 @@ def enter(table: dict, what: str, value_type: Any, maker: Any) -> None:
 
 
 def is_object(x: Any) -> bool:
-    """Whether x is of a registered class."""
     return class_of(x) in BOXES
 
 

@@ -46,7 +46,6 @@ def check_grads(f: Callable, x: Any, modes: Sequence[str] | None = None, order: 
 
 
 def make_numerical_jvp(f: Callable, x: Any) -> Callable:
-    """jvp(v) by a central difference."""
     y = f(x)
     x_vs, y_vs = vspace(x), vspace(y)
 

@@ -6,6 +6,7 @@ A primitive is a function with its own derivative rule (core.py sets it), which 
 from __future__ import annotations
 
 import functools
+import graphlib
 import operator
 from builtins import type as class_of
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -244,7 +245,6 @@ def subvals(x: Sequence, ivs: Iterable[tuple[int, Any]]) -> tuple:
 
 
 def subval(x: Sequence, i: int, v: Any) -> tuple:
-    """x as a tuple, with v at position i."""
     return subvals(x, [(i, v)])
 
 
@@ -254,18 +254,11 @@ def func(f: Any) -> Any:
 
 def toposort(end_node: Any, parents: Any = operator.attrgetter("parents")) -> Iterator:
     """The ancestors of end_node in topological order, from end_node backwards."""
-    uses: dict = {}
+    graph: dict = {}
     todo = [end_node]
     while todo:
         node = todo.pop()
-        uses[node] = uses.get(node, 0) + 1
-        if uses[node] == 1:
-            todo.extend(parents(node))
-    ready = [end_node]
-    while ready:
-        node = ready.pop()
-        yield node
-        for parent in parents(node):
-            uses[parent] -= 1
-            if not uses[parent]:
-                ready.append(parent)
+        if node not in graph:
+            graph[node] = tuple(parents(node))
+            todo.extend(graph[node])
+    return reversed([*graphlib.TopologicalSorter(graph).static_order()])

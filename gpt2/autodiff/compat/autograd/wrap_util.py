@@ -14,7 +14,7 @@ import numpy as np
 from ...same import same_items
 from .tracer import subvals
 
-roots: list = []  # what every function here depends on besides: primitives that rules.py makes
+roots: list = []  # what every function here depends on besides: NumPy's functions with a program's rule
 
 
 class _Open(threading.local):

@@ -207,30 +207,10 @@ def normal_hazard(z: np.ndarray) -> np.ndarray:
     return math.sqrt(2.0 / math.pi) / sp.erfcx(z / math.sqrt(2.0))
 
 
-def by_expm1(t: np.ndarray) -> np.ndarray:
-    """t / (exp(t) - 1)."""
-    return np.where(t == 0, 1.0, np.where(t > 750.0, 0.0, t / np.expm1(t)))
-
-
-def gamma_fraction(a: np.ndarray, x: np.ndarray, terms: int = 200) -> np.ndarray:
-    """exp(x) x**-a times the upper incomplete gamma function, for x > a + 1: Lentz, Numerical Recipes 6.2."""
-    a, x = np.broadcast_arrays(a, x)
-    b = x + 1.0 - a
-    c, d = np.full_like(b, 1e300), 1.0 / b
-    h = d
-    for i in range(1, terms):
-        n = -i * (i - a)
-        b = b + 2.0
-        d = 1.0 / (n * d + b)
-        c = b + n / c
-        h = h * d * c
-        if np.all(np.abs(d * c - 1.0) < 1e-15):
-            break
-    return h
-
-
 def log_upper_gamma(a: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return a * np.log(x) - x - sp.gammaln(a) + np.log(gamma_fraction(a, np.maximum(x, a + 1.0)))
+    """For x > a. DLMF 8.5.3, 13.2.40."""
+    u = np.where(x > 1e100, 1.0 / x, sp.hyperu(1.0, a + 1.0, np.clip(x, a + 1.0, 1e100)))
+    return a * np.log(x) - x - sp.gammaln(a) + np.log(u)
 
 
 def log_lower_gamma(a: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -238,13 +218,13 @@ def log_lower_gamma(a: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def gamma_hazard(x: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The hazard of the gamma law; by its fraction where the logarithms are large."""
+    """The hazard of the gamma law; by its quotient where the logarithms are large."""
     hazard = SHARED["hazard"](LAWS["gamma"], x, a)
     far = (x > 500.0) & (x > 2.0 * a)
-    if not np.any(far):
-        return hazard
-    quick = 1.0 / (x * gamma_fraction(a, np.where(far & (x < 1e300), x, 2.0 * a + 500.0)))
-    return np.where(x > 1e300, 1.0, np.where(far, quick, hazard))
+    if np.any(far):
+        z = np.minimum(np.where(far, x, 2.0 * a + 500.0), 1e100)  # beyond it is 1
+        hazard = np.where(far, 1.0 / (z * sp.hyperu(1.0, a + 1.0, z)), hazard)
+    return hazard
 
 
 def gamma_reversed(x: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -256,31 +236,21 @@ def gamma_reversed(x: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.where(np.isinf(x), 0.0, inner)
 
 
-def log_lower_beta(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The logarithm of a small tail at x = 1 - y."""
-    return a * np.log(x) + b * np.log(y) - np.log(a) - sp.betaln(a, b) + np.log(beta_series(a, b, x))
-
-
-def beta_series(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return sp.hyp2f1(a + b, 1.0, a + 1.0, np.minimum(x, a / (a + b)))
+def log_lower_beta(a: Any, b: Any, x: np.ndarray, y: np.ndarray, log_x: Any = None) -> np.ndarray:
+    """The logarithm of a small tail at x = 1 - y. DLMF 8.17.8."""
+    log_x = np.log(x) if log_x is None else log_x
+    series = sp.hyp2f1(a + b, 1.0, a + 1.0, np.minimum(x, a / (a + b)))
+    return a * log_x + b * np.log(y) - np.log(a) - sp.betaln(a, b) + np.log(series)
 
 
 # ---- Derivatives -----------------------------------------------------------------------------------------
 
 
 def partials(out: Node, *args: Node) -> tuple:
-    of, method = LAWS[out.attrs["law"]], out.attrs["method"]
+    method = out.attrs["method"]
     if method in QUOTIENTS:
-        return quotient_partials(of, method, out, *args)
-    x, *shapes = args[: 1 + len(of.shapes)]
-    loc, scale = args[1 + len(of.shapes)], None if of.discrete or is_number(args[-1], 1.0) else args[-1]
-    z = from_0 = x if is_number(loc, 0.0) else x - loc
-    if scale is not None:
-        # at an edge at 0 the scale does not move z: dz / dscale is 0 there, also times infinity
-        z, from_0 = z / scale, z / apply("stop_gradient", scale)
-    if "cdf" in method or "sf" in method:
-        return Tail(of, z, shapes, scale, method, args).partials()
-    return Density(of, z, shapes, scale, out if method in ("pdf", "pmf") else None, from_0).partials()
+        return quotient_partials(out, *args)
+    return (Tail if "cdf" in method or "sf" in method else Density)(out, *args).partials()
 
 
 class Standardized:
@@ -289,8 +259,16 @@ class Standardized:
     Subclasses have by_x, by_scale and by_shape(k): the partial derivatives, as nodes.
     """
 
-    def __init__(self, of: Law, z: Node, shapes: list, scale: Node | None):
-        self.of, self.z, self.shapes, self.scale = of, z, shapes, scale
+    def __init__(self, out: Node, *args: Node):
+        self.args, self.of, self.method = args, LAWS[out.attrs["law"]], out.attrs["method"]
+        x, *self.shapes = args[: 1 + len(self.of.shapes)]
+        loc = args[1 + len(self.of.shapes)]
+        self.z = self.from_0 = x if is_number(loc, 0.0) else x - loc
+        self.scale = None if self.of.discrete or is_number(args[-1], 1.0) else args[-1]
+        if self.scale is not None:
+            self.z = self.z / self.scale
+            # at an edge at 0 the scale does not move z: dz / dscale is 0 there, also times infinity
+            self.from_0 = self.from_0 / apply("stop_gradient", self.scale)
 
     def partials(self: Any) -> tuple:
         shaped = [lambda k=k: self.by_shape(k) for k in range(len(self.shapes))]
@@ -300,13 +278,7 @@ class Standardized:
         return self.by_x, *shaped, lambda: -self.by_x(), self.by_scale
 
     def inside(self, d: Node) -> Node:
-        """d where there is a density, and nan where the parameters are not valid."""
-        if self.of.discrete:
-            d = where(floor(self.z) < self.z, 0.0, d)
-        return self.inside_of_tail(d)
-
-    def inside_of_tail(self, d: Node) -> Node:
-        """The same, for a number of events that need not be an integer."""
+        """d within the support, 0 outside, and nan where the parameters are not valid."""
         low, high = support(self.of, self.shapes)
         high = LARGEST if self.of.discrete and high is INF else high
         if isinstance(high, Node) or high < INF:
@@ -333,17 +305,20 @@ class Standardized:
 class Density(Standardized):
     """A point of a density, whose node is `density`, or of its logarithm (None)."""
 
-    def __init__(
-        self, of: Law, z: Node, shapes: list, scale: Node | None, density: Node | None, from_0: Node
-    ):
-        super().__init__(of, z, shapes, scale)
-        self.density, self.from_0 = density, from_0
-        low, high = support(of, shapes)
+    def __init__(self, out: Node, *args: Node):
+        super().__init__(out, *args)
+        self.density = None if self.method.startswith("log") else out
+        of, z = self.of, self.z
+        low, high = support(of, self.shapes)
         bounded = isinstance(high, Node) or high < INF
         # A point of the support for those outside, so that formulas do not warn
         inner = low if of.discrete else 0.5 * (low + high) if bounded else low + 1.0
         z = where(z < low, inner, z) if low > -INF else z
         self.inner = where(z > high, inner, z) if bounded else z
+
+    def inside(self, d: Node) -> Node:
+        """The same; of a discrete law 0 between whole numbers too."""
+        return super().inside(where(floor(self.z) < self.z, 0.0, d) if self.of.discrete else d)
 
     def weighed(self, rule: Callable, ends: Sequence[End] = ()) -> Node:
         """A derivative of the logarithm as one of the density, if it is that: away from these ends."""
@@ -395,9 +370,9 @@ class Density(Standardized):
 class Tail(Standardized):
     """A point of a cdf or sf, or of its logarithm."""
 
-    def __init__(self, of: Law, z: Node, shapes: list, scale: Node | None, method: str, args: Sequence[Node]):
-        super().__init__(of, z, shapes, scale)
-        self.method, self.args, self.logarithm = method, args, method.startswith("log")
+    def __init__(self, out: Node, *args: Node):
+        super().__init__(out, *args)
+        self.logarithm = self.method.startswith("log")
 
     def signed(self, d: Node) -> Node:
         return d if "cdf" in self.method else -d
@@ -406,7 +381,7 @@ class Tail(Standardized):
         """The density by x, or the quotient by z; of a discrete law the probability at floor(z)."""
         if self.logarithm:
             name = "reversed_hazard" if "cdf" in self.method else "hazard"
-            return self.inside_of_tail(self.apply(name, z, *self.shapes))
+            return self.inside(self.apply(name, z, *self.shapes))
         if self.of.discrete:
             return self.apply("pmf", floor(z), *self.shapes, 0.0)
         return self.apply("pdf", *self.args)
@@ -458,8 +433,9 @@ class Tail(Standardized):
         return self.signed(self.checked(slope))
 
 
-def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -> tuple:
+def quotient_partials(out: Node, z: Node, *shapes: Node) -> tuple:
     """Partial derivatives of the density divided by a tail."""
+    of, method = LAWS[out.attrs["law"]], out.attrs["method"]
     more = out if method == "hazard" else -out
 
     def by_shape(k: int):
@@ -577,7 +553,6 @@ def rising(x: Any, n: int) -> Any:
 
 
 def choose(x: Any, n: int) -> Any:
-    """The binomial coefficient."""
     return rising(x - (n - 1.0), n) / math.factorial(n)
 
 
@@ -622,18 +597,11 @@ def _cauchy_hazard(z):
 
 
 law("cauchy", lambda z: _t_by_z(z, 1.0), lambda z: _t_by_scale(z, 1.0), **symmetric(_cauchy_hazard))
-
-
-def _gumbel_log_sf(z):
-    t = np.exp(-z)
-    return np.where(z > 37.0, -z, np.where(z > -1.0, np.log(-np.expm1(-t)), np.log1p(-np.exp(-t))))
-
-
 law(
     "gumbel_r",
     lambda z: apply("expm1", -z),
-    logsf=_gumbel_log_sf,
-    hazard=lambda z: by_expm1(np.exp(-z)),
+    far_sf=lambda z: -z,
+    hazard=lambda z: 1.0 / sp.exprel(np.exp(-z)),
     reversed_hazard=lambda z: np.exp(-z),
 )
 
@@ -673,18 +641,14 @@ def _t_cdf(z, df):
     small = z * z < 1e-6 * np.minimum(df, 1.0)
     if not np.any(small):
         return sp.stdtr(df, z)
-    z2 = np.where(small, z * z, 0.0)
-    series = 1.0 - (df + 1.0) / (6.0 * df) * z2 + (df + 1.0) * (df + 3.0) / (40.0 * df * df) * z2 * z2
-    return np.where(small, 0.5 + z * np.exp(_t_log(np.zeros_like(z), df)) * series, sp.stdtr(df, z))
+    share = sp.betainc(0.5, 0.5 * df, np.where(small, z * z / (df + z * z), 0.0))
+    return np.where(small, 0.5 + 0.5 * np.sign(z) * share, sp.stdtr(df, z))
 
 
 def _t_far(z, df):
-    near = df / (df + z * z)
-    x = np.where(np.abs(z) > 1e150, 0.0, near)
-    log_x = np.log(df) - 2.0 * np.log(np.abs(z)) - np.log1p(df / z / z)
-    a = 0.5 * df
-    rest = np.log(beta_series(a, 0.5, x)) - np.log(a) - sp.betaln(a, 0.5) + 0.5 * np.log1p(-x)
-    return a * log_x + rest - LOG_2
+    x = df / (df + z * z)
+    log_x = np.log(df) - 2.0 * np.log(np.abs(z)) - np.log1p(df / z / z)  # also where x is 0
+    return log_lower_beta(0.5 * df, 0.5, x, 1.0 - x, log_x) - LOG_2
 
 
 law(
@@ -717,24 +681,14 @@ law(
 )
 
 
-def _halfnorm_log_sf(z):
-    return np.where(z < 1.0, np.log1p(-sp.erf(z / math.sqrt(2.0))), LOG_2 + sp.log_ndtr(-z))
-
-
 law(
     "halfnorm",
     lambda z: -z,
     low=0.0,
     ends=(End(0.0, lambda: 0.0),),
-    logsf=_halfnorm_log_sf,
+    far_sf=lambda z: LOG_2 + sp.log_ndtr(-z),
     hazard=normal_hazard,
 )
-
-
-def _lognorm_reversed(z, s):
-    y = np.log(z) / s
-    hazard = SHARED["reversed_hazard"](LAWS["lognorm"], z, s)
-    return np.where(y > -1.0, hazard, normal_hazard(np.maximum(-y, 1.0)) / s / z)
 
 
 def _lognorm_by_z(z, s):
@@ -749,7 +703,7 @@ law(
     by_shape=(lambda z, s: (square(log_of(z) / s) - 1.0) / s,),
     cdf_by_shape=(lambda z, s: -log_of(z) / s,),
     low=0.0,
-    reversed_hazard=_lognorm_reversed,
+    reversed_hazard=lambda z, s: normal_hazard(-np.log(z) / s) / s / z,
 )
 law(
     "gamma a",
@@ -874,10 +828,6 @@ law(
 )
 
 
-def _weibull_log(z, c):
-    return np.log(c) + sp.xlogy(c - 1.0, z) - z**c
-
-
 def _weibull_coefficient(n, e):
     """Of z**n in c z**e exp(-z**c), where c is e + 1."""
     j, rest = divmod(n - e, e + 1)
@@ -892,9 +842,9 @@ law(
     cdf_by_shape=(lambda z, c: log_of(z) / c,),
     low=0.0,
     ends=(End(0.0, lambda c: c - 1.0, (0,), lambda n, e, c: _weibull_coefficient(n, e)),),
-    pdf=lambda z, c: np.exp(_weibull_log(z, c)),
+    pdf=lambda z, c: np.exp(scipy.stats.weibull_min._logpdf(z, c)),
     hazard=lambda z, c: np.where(np.isnan(z), z, c * z ** (c - 1.0)),
-    reversed_hazard=lambda z, c: c / z * by_expm1(z**c),
+    reversed_hazard=lambda z, c: c / z / sp.exprel(z**c),
 )
 
 
@@ -902,18 +852,6 @@ law(
 def counted(k: Node, p: Node) -> Node:
     """k / p, which is 0 where k is."""
     return where(equal(k, 0.0), 0.0, k / p)
-
-
-def _probability(p: Node) -> Node:
-    return absolute(p - 0.5) <= 0.5
-
-
-def _probability_not_0(p: Node) -> Node:
-    return where(p <= 1.0, p, NAN) > 0.0
-
-
-def _whole(n: Node) -> Node:
-    return where(n >= 0.0, floor(n), NAN) >= n
 
 
 def _binom_coefficient(m, e, n, p):
@@ -940,7 +878,7 @@ law(
     "binom n p",
     by_shape=(None, lambda k, n, p: counted(k, p) - counted(n - k, 1.0 - p)),
     low=0.0,
-    valid=(_whole, _probability),
+    valid=(lambda n: where(n >= 0.0, floor(n), NAN) >= n, lambda p: absolute(p - 0.5) <= 0.5),
     ends=(
         End(0.0, lambda k, n, p: k + 0.0 * p, (), _binom_coefficient),
         End(1.0, lambda k, n, p: n - k, (), _binom_coefficient, -1.0),
@@ -950,7 +888,7 @@ law(
     "nbinom n p",
     by_shape=(lambda k, n, p: psi_rise(n, k) + log(p), lambda k, n, p: n / p - counted(k, 1.0 - p)),
     low=0.0,
-    valid=(positive, _probability_not_0),
+    valid=(positive, lambda p: where(p <= 1.0, p, NAN) > 0.0),
     ends=(End(1.0, lambda k, n, p: k + 0.0 * p, (), _nbinom_coefficient, -1.0),),
 )
 

@@ -37,10 +37,6 @@ def _of_stack(x: np.ndarray, which: str, dtype: np.dtype) -> np.ndarray:
     return np.stack(results).reshape(x.shape) if results else np.zeros(x.shape, dtype)
 
 
-def _evaluate(x, which):
-    return _of_stack(x, which, float_dtype(np.asarray(x).dtype))
-
-
 def _evaluate_frechet(x, e, which):
     x, e = np.broadcast_arrays(x, e)
     n = x.shape[-1]
@@ -105,7 +101,7 @@ row(
     "matrix_function",
     "nonlinear",
     infer=lambda x, which: (x.shape, float_dtype(x.dtype)),
-    evaluate=_evaluate,
+    evaluate=lambda x, which: _of_stack(x, which, float_dtype(np.asarray(x).dtype)),
     jvp=lambda t, out, x, which: frechet(x, t[0], which),
     cost=1000.0,
     needs="scipy",

@@ -326,48 +326,28 @@ def _psi_rise(x, h):
     return np.where(good, np.where(mirrored, -total, total), np.where(small, taylor, plain))
 
 
-ALSO = {"psi": "digamma"}  # other ufuncs with the same values
-
-
-def _enter() -> None:
-    for name, partials in PARTIALS.items():
-        function = getattr(scipy.special, name, None)
-        function = getattr(scipy.special._ufuncs, "_zeta", None) if name == "zeta" else function
-        if not isinstance(function, np.ufunc):
-            continue  # a SciPy that does not have it
-        _row(name, function, partials, function)
-        OP_OF[function] = PREFIX + name
-        other = getattr(scipy.special, ALSO.get(name, ""), None)
-        if isinstance(other, np.ufunc) and other is not function:
-            OP_OF[other] = PREFIX + name
-
-
 def _row(name: str, function: Callable, partials: Callable, like: np.ufunc, cost: float = 20.0) -> None:
     """The op of an elementwise function, whose results have the dtypes of the ufunc `like`."""
 
     @functools.wraps(partials)
-    def refusing(out, *args):
+    def or_refusals(out, *args):
+        def refused(k):
+            raise no_formula(f"scipy.special.{name}", f"argument {k}", "x", out.loc)
+
         rules = partials(out, *args)
-        return tuple(_refusing(name, k, out) if d is None else d for k, d in enumerate(rules))
+        return tuple([functools.partial(refused, k) if d is None else d for k, d in enumerate(rules)])
 
     row(
         PREFIX + name,
         "elementwise",
         infer=lambda *args: (broadcast_shape(*args), ufunc_dtype(like, tuple(a.dtype for a in args))),
         evaluate=function,
-        partials=refusing,
+        partials=or_refusals,
         singular=SEVERAL,
         leads=leads.ELEMENTWISE,
         cost=cost,
         needs="scipy",
     )
-
-
-def _refusing(name: str, k: int, out: Node) -> Callable:
-    def refuse():
-        raise no_formula(f"scipy.special.{name}", f"argument {k}", "x", out.loc)
-
-    return refuse
 
 
 def no_formula(what: str, argument: str, name: str, loc: tuple | None = None) -> UnsupportedError:
@@ -386,5 +366,11 @@ def _psi_rise_partials(out, x, h):
     return lambda: zeta(2.0, end) - zeta(2.0, start), lambda: zeta(2.0, x + h)
 
 
-_enter()
+for _name, _partials in PARTIALS.items():
+    _home, _own = (scipy.special._ufuncs, "_zeta") if _name == "zeta" else (scipy.special, _name)
+    _function = getattr(_home, _own, None)
+    if isinstance(_function, np.ufunc):  # not every SciPy has it
+        _row(_name, _function, _partials, _function)
+        OP_OF[_function] = PREFIX + _name
+OP_OF[scipy.special.digamma] = PREFIX + "psi"  # the same values
 _row("psi_rise", _psi_rise, _psi_rise_partials, scipy.special.beta, cost=60.0)

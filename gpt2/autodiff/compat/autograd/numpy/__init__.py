@@ -13,7 +13,6 @@ from . import numpy_wrapper
 
 
 def _module(name: str, values: dict[str, Any]) -> ModuleType:
-    """A submodule with these values."""
     module = ModuleType(f"{__name__}.{name}", f"autograd.numpy.{name}")
     vars(module).update(values)
     return module

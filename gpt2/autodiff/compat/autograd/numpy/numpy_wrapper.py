@@ -130,7 +130,6 @@ def replace_zero(x: Any, val: Any) -> Any:
 
 
 def broadcast(x: Any, target: Any) -> Any:
-    """x in the shape of the target."""
     return np.broadcast_to(x, np.shape(target))
 
 
