@@ -1,10 +1,8 @@
 """Check gradients: of every layer and the model, or of a backward that you wrote.
 
-    gpt2 check                      manual, derived, central differences and forward mode against each other
-    gpt2 check mine.py              every NAME_backward of a file against its forward
-
-The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs
-and random output gradients. Central differences need no derivative rules at all.
+Manual, derived, central differences and forward mode are compared with each other, in float64, on random
+inputs and random output gradients. The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each
+pair. Central differences need no derivative rules at all.
 """
 
 import inspect

@@ -1,9 +1,5 @@
 """Print a shell completion script for `gpt2`: its commands, flags and choices.
 
-    source <(gpt2 completion bash)                                        in ~/.bashrc
-    gpt2 completion zsh > ~/.zfunc/_gpt2                                  in a folder of $fpath
-    gpt2 completion fish > ~/.config/fish/completions/gpt2.fish
-
 The package shtab writes it, from the parsers of all commands. Completing does not start Python. Write the
 script again after an update.
 """

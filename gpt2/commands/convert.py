@@ -1,7 +1,4 @@
-"""Convert weights from one program's format to another's.
-
-gpt2 convert runs/mine mine-hf
-"""
+"""Convert weights from one program's format to another's."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """How well a model predicts a text: nats per token, perplexity, bits per byte.
 
-    gpt2 evaluate --run runs/mine --data my.txt
-
 The end-of-text token precedes the first token; if the tokenizer has none, the first token is not predicted,
 and its bytes do not count. Of conversations the answers alone are predicted, cut as in training.
 """

@@ -1,7 +1,5 @@
 """Curves of one or several runs: losses, learning rate, gradient norm, throughput.
 
-    gpt2 plot runs/a runs/b
-
 Pictures need matplotlib (pip install 'numpy-gpt2[plot]'), --tensorboard its package (pip install
 'numpy-gpt2[tensorboard]'), --live needs nothing.
 """

@@ -1,7 +1,4 @@
-"""List runs: steps, losses, and how their settings differ.
-
-gpt2 runs
-"""
+"""List runs: steps, losses, and how their settings differ."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Generate text from a trained model, one token at a time.
-
-gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
-"""
+"""Generate text from a trained model, one token at a time."""
 
 import argparse
 import json

@@ -13,10 +13,9 @@ import pytest
 from gpt2.autodiff.show.highlight import lines, python
 from gpt2.cli import wrapped_code
 from gpt2.commands.explain import __main__ as command
-from gpt2.commands.explain.page import explanation, page
+from gpt2.commands.explain.page import explanation, page, text
 from gpt2.commands.explain.parts import explain
 from gpt2.commands.explain.sources import whole_source, written_source
-from gpt2.commands.explain.text import text
 from gpt2.layers import ALL_LAYERS as LAYERS
 
 

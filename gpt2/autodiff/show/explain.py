@@ -175,19 +175,13 @@ def _checks(call: FlatCall, backward: Callable | None) -> tuple[str, str]:
     def first(*args):
         return call.f(*args, **kwargs)[0] if call.saves else call.f(*args, **kwargs)
 
-    tried = [
-        ("the derived gradient is that of central differences", lambda: checks.check_grads(first, args, 1))
-    ]
+    by_differences = functools.partial(checks.check_grads, first, args, 1)
+    tried = {"the derived gradient is that of central differences": by_differences}
     if backward is not None:
-        cases = [(args, kwargs)]
-        tried.append(
-            (
-                "the backward by hand is the derived one",
-                lambda: checks.check_backward(call.f, backward, cases),
-            )
-        )
+        by_hand = functools.partial(checks.check_backward, call.f, backward, [(args, kwargs)])
+        tried["the backward by hand is the derived one"] = by_hand
     rows, hold = "", True
-    for what, check in tried:
+    for what, check in tried.items():
         result = "holds"
         try:
             check()

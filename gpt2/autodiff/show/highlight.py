@@ -56,31 +56,25 @@ def lines(html: str) -> list[str]:
     return coloured
 
 
-def _span(kind, text):
-    text = escape(text, quote=False)
-    return f'<span class="{kind}">{text}</span>' if kind else text
+def _span(kind: str | None, text: str) -> str:
+    return f'<span class="{kind}">{escape(text, quote=False)}</span>'
 
 
 TYPE = r"[a-z]+\d*\[[\d,]*\]"
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d.]*(?:e-?\d+)?")
 VALUE = re.compile(rf"^  (\w+): ({TYPE}|\(.*?\)) = (\w+)(\(.*\))$")
 
 
 def graph(text: str) -> str:
     """A printed graph, one typed line per value, as HTML."""
-    return "\n".join(_graph_line(line) for line in text.split("\n"))
-
-
-def _graph_line(line):
-    value = VALUE.match(line)
-    if value:
-        name, kind, op, arguments = value.groups()
-        return f"  {escape(name)}: {_span('t', kind)} = {_span('f', op)}{_numbers(arguments)}"
-    if line.startswith("  return "):
-        return f"  {_span('k', 'return')}{escape(line[8:], quote=False)}"
-    return re.sub(TYPE, lambda match: _span("t", match[0]), escape(line, quote=False))
-
-
-def _numbers(text):
-    return re.sub(
-        r"(?<![\w.])-?\d[\d.]*(?:e-?\d+)?", lambda match: _span("n", match[0]), escape(text, quote=False)
-    )
+    lines = []
+    for line in text.split("\n"):
+        if value := VALUE.match(line):
+            name, kind, op, arguments = value.groups()
+            numbers = NUMBER.sub(lambda match: _span("n", match[0]), escape(arguments, quote=False))
+            lines.append(f"  {escape(name)}: {_span('t', kind)} = {_span('f', op)}{numbers}")
+        elif line.startswith("  return "):
+            lines.append(f"  {_span('k', 'return')}{escape(line[8:], quote=False)}")
+        else:
+            lines.append(re.sub(TYPE, lambda match: _span("t", match[0]), escape(line, quote=False)))
+    return "\n".join(lines)

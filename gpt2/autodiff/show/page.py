@@ -42,7 +42,6 @@ class Section:
 
 
 def page(sections: Sequence[Section], title: str, intro: str) -> str:
-    """The page."""
     links = " &middot; ".join(f'<a href="#{s.name}">{s.name}</a>' for s in sections)
     return Template(_file("page.html")).substitute(
         title=title,
@@ -114,14 +113,18 @@ def _attributes(data: dict[str, str]) -> str:
 
 
 def _line(coloured: str, text: str, kind: str = "", data: str = "") -> str:
-    """A line of code."""
     indent = len(text) - len(text.lstrip())
     style = f' style="--in:{indent}"' if indent else ""
     return f'<div class="ln{kind}"{style}{data}>{coloured}</div>'
 
 
 def _stages(s: Section) -> str:
-    parts = [(stage.title, _changes(stage.lines), _graph(stage.lines)) for stage in s.panels.stages]
+    parts = []
+    for stage in s.panels.stages:
+        marks = [line.mark for line in stage.lines]
+        counts = [f"{marks.count(mark)} {word}" for mark, word in MARKS.items() if mark in marks]
+        changed = f": <b>{', '.join(counts)}</b>" if counts else ""
+        parts.append((stage.title, changed, _graph(stage.lines)))
     for title, text in s.emitted:
         coloured = zip(lines(python(text)), text.split("\n"))
         parts.append((title, "", "".join(_line(html, line) for html, line in coloured)))
@@ -134,12 +137,6 @@ def _stages(s: Section) -> str:
     ]
     legend = "<legend>The compiler, stage by stage</legend>"
     return "\n".join([f'<fieldset class="steps">{legend}', *buttons, *radios, "</fieldset>", *stages])
-
-
-def _changes(graph_lines: Iterable) -> str:
-    marks = [line.mark for line in graph_lines]
-    counts = [f"{marks.count(mark)} {word}" for mark, word in MARKS.items() if mark in marks]
-    return f": <b>{', '.join(counts)}</b>" if counts else ""
 
 
 def _graph(graph_lines: Iterable) -> str:

@@ -1,4 +1,1 @@
-"""Time a training step on this machine, and the machine itself.
-
-__main__.py times steps, machine.py products, copies, AdamW, short calls and threads.
-"""
+"""Time a training step on this machine (__main__.py), and the machine itself (machine.py)."""

@@ -1,9 +1,4 @@
-"""Time a training step on this machine, with each kind of backward.
-
-gpt2 bench
-gpt2 bench --size gpt2 --backward manual whole --batch-size 4 --block-size 64
-gpt2 bench --machine                            measure the machine instead, in half a minute
-"""
+"""Time a training step on this machine, with each kind of backward."""
 
 import math
 import statistics

@@ -1,7 +1,4 @@
-"""Exercises: write the backwards of GPT-2's seven layers, or a compiler for them, and have them graded.
-
-gpt2 exercises
-"""
+"""Exercises: write the backwards of GPT-2's seven layers, or a compiler for them, and have them graded."""
 
 import json
 import math

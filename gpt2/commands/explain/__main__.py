@@ -1,15 +1,11 @@
-"""Forward, manual and derived backward of a layer side by side, with the compiler's stages.
-
-gpt2 explain layernorm
-"""
+"""Forward, manual and derived backward of a layer side by side, with the compiler's stages."""
 
 from pathlib import Path
 
 from gpt2 import cli
-from gpt2.commands.explain.page import page
+from gpt2.commands.explain.page import page, text
 from gpt2.commands.explain.parts import MODEL, explain, explain_model
 from gpt2.commands.explain.subject import BLOCK, names_of
-from gpt2.commands.explain.text import text
 from gpt2.errors import UserError
 from gpt2.hints import typed
 from gpt2.layers import ALL_LAYERS
