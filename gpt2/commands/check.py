@@ -325,7 +325,6 @@ pairs."""
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 check`."""
     command = cli.Parser("check", ABOUT, EXAMPLES)
     command.add_argument("--layers", metavar="FILE.py", help="a file of own layers instead of GPT-2's")
     models = "model, variant (a model with each setting changed)"

@@ -64,7 +64,6 @@ EXAMPLES = (
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 completion`."""
     about = "Print a shell completion script for `gpt2`: its commands, flags and choices."
     command = cli.Parser("completion", about, EXAMPLES, "It needs the package shtab.")
     command.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))

@@ -237,7 +237,6 @@ tokens/train.bin and tokens/val.bin:
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 convert`."""
     command = cli.Parser("convert", ABOUT, EXAMPLES, note=NOTE)
     add = command.add_argument
     add("source", help="weights: a name, a folder or a file")

@@ -158,7 +158,6 @@ Nats per token compare models of one tokenizer; bits per byte compare any two.""
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 evaluate`."""
     command = cli.Parser("evaluate", ABOUT, EXAMPLES)
     add = command.add_argument
     about = "a text, a token file (X.bin), tinyshakespeare or stdlib"

@@ -106,7 +106,6 @@ def save(runs: Sequence[Metrics], paths: Iterable[Path]) -> None:
 
 
 def _paths(runs, out):
-    """The paths of the pictures."""
     if out is None:
         folder = Path(runs[0].name) if len(runs) == 1 else Path(".")
         return [folder / "curves.png", folder / "curves.svg"]
@@ -235,7 +234,6 @@ NEEDS = "Pictures need the package matplotlib, --tensorboard the package tensorb
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 plot`."""
     command = cli.Parser("plot", ABOUT, EXAMPLES, NEEDS)
     add = command.add_argument
     add("runs", nargs="*", metavar="RUN", help="folders of runs (default: the newest in runs/)")

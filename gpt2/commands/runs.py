@@ -22,7 +22,6 @@ A setting is shown if two of the runs differ in it."""
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 runs`."""
     command = cli.Parser("runs", ABOUT, EXAMPLES)
     command.add_argument("run", nargs="*", help="folders of runs (default: those in runs/)")
     command.add_argument("--json", action="store_true", help="print JSON")

@@ -37,7 +37,6 @@ EXAMPLES = (
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 sample`."""
     command = cli.Parser("sample", "Generate text from a trained model.", EXAMPLES)
     cli.add_weights(command)
     add = command.add_argument
@@ -66,7 +65,6 @@ def parser() -> cli.Parser:
 
 
 def _prompt(args):
-    """The prompt, from --prompt, --prompt-file or a pipe."""
     if not args.prompt_file:
         return args.prompt or ("" if args.chat else _piped())
     if args.prompt:

@@ -6,7 +6,6 @@ drawing(plan, name) -> str       an SVG: the steps of a call from left to right,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
@@ -104,8 +103,11 @@ def drawing(plan: Plan, name: str) -> str:
     scale = HEIGHT / total
     in_use = f"at most {size(held(all_lanes))} in use at once"
     heading = f"{name}: {size(total)} in arena and results, of which {in_use}"
-    parts = [_text(0, 16, heading), *_keys()]
-    y = float(TOP)
+    parts, x, y = [_text(0, 16, heading)], 0.0, float(TOP)
+    for kind, words in WORDS.items():
+        box = f'<rect x="{x:.0f}" y="30" width="12" height="12" fill="{COLOURS[kind]}" fill-opacity="0.75"/>'
+        parts += [box, _text(x + 18, 41, words)]
+        x += 40 + 6.6 * len(words)
     labelled_until = 0.0
     for lane in [lane for lane in all_lanes if lane.nbytes * TINY >= total]:
         high = max(LEAST, scale * lane.nbytes)
@@ -113,7 +115,15 @@ def drawing(plan: Plan, name: str) -> str:
             f'<rect x="{LEFT}" y="{y:.1f}" width="{WIDTH - LEFT}" height="{high:.1f}" fill="currentColor" '
             f'fill-opacity="0.06"><title>{escape(f"{lane.name}, {size(lane.nbytes)}")}</title></rect>'
         )
-        parts += _boxes(lane, steps, y, high)
+        for h in lane.holdings:
+            left, right = (LEFT + (WIDTH - LEFT) * at / steps for at in (h.start, h.end + 1))
+            up, down = (y + high * at / lane.nbytes for at in (h.low, h.high))
+            words = escape(f"{h.words}; {size(h.high - h.low)}, steps {h.start + 1} to {h.end + 1}")
+            parts.append(
+                f'<rect x="{left:.1f}" y="{up:.1f}" width="{max(right - left, 0.6):.1f}" '
+                f'height="{max(down - up, 0.4):.1f}" fill="{COLOURS[h.kind]}" fill-opacity="0.75" '
+                f'stroke="currentColor" stroke-opacity="0.3" stroke-width="0.5"><title>{words}</title></rect>'
+            )
         if y + high / 2 - 8 >= labelled_until:  # overlapping labels are left out
             labelled_until = y + high / 2 + 8
             parts.append(_text(LEFT - 8, y + high / 2 + 4, f"{lane.name}, {size(lane.nbytes)}", "end"))
@@ -121,26 +131,6 @@ def drawing(plan: Plan, name: str) -> str:
     parts.append(_text(LEFT, y + 14, f"the {steps} steps of a call"))
     frame = f'viewBox="0 0 {WIDTH} {y + 22:.0f}" style="max-width: {WIDTH}px; width: 100%"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {frame} fill="none">{"".join(parts)}</svg>'
-
-
-def _boxes(lane: Lane, steps: int, y: float, high: float) -> Iterator[str]:
-    for h in lane.holdings:
-        left, right = (LEFT + (WIDTH - LEFT) * at / steps for at in (h.start, h.end + 1))
-        up, down = (y + high * at / lane.nbytes for at in (h.low, h.high))
-        words = escape(f"{h.words}; {size(h.high - h.low)}, steps {h.start + 1} to {h.end + 1}")
-        yield (
-            f'<rect x="{left:.1f}" y="{up:.1f}" width="{max(right - left, 0.6):.1f}" '
-            f'height="{max(down - up, 0.4):.1f}" fill="{COLOURS[h.kind]}" fill-opacity="0.75" '
-            f'stroke="currentColor" stroke-opacity="0.3" stroke-width="0.5"><title>{words}</title></rect>'
-        )
-
-
-def _keys() -> Iterator[str]:
-    x = 0.0
-    for kind, words in WORDS.items():
-        yield f'<rect x="{x:.0f}" y="30" width="12" height="12" fill="{COLOURS[kind]}" fill-opacity="0.75"/>'
-        yield _text(x + 18, 41, words)
-        x += 40 + 6.6 * len(words)
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:

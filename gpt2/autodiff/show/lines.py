@@ -113,13 +113,17 @@ class Writer:
         return "\n".join(["import numpy as np", "", "", *self.function()]) + "\n"
 
     def function(self) -> list[str]:
-        """The lines of the function."""
         parameters = self.parameters()
         for n in self.graph.nodes:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
         for body in dict.fromkeys(n.attrs["body"] for n in self.calls):
-            self.define_function(body)
+            for n in body.nodes:
+                if n.op == "const" and n.shape:
+                    self.begin_constant(n)
+            name = self.functions[body] = self.fresh(source_name(body.name, RESERVED))
+            inner = type(self)(body, name, outer=self, hints=self.hints_for(body))
+            self.lines += ["", *inner.function(), ""]
         self.attribute(None)
         for n in self.order:
             if n.op not in ("input", "const"):
@@ -138,7 +142,6 @@ class Writer:
     def call_lines(
         self, targets: Sequence[str], body: Graph, args: Sequence[str], depth: int = 0
     ) -> list[str]:
-        """The lines of a call of an inner function."""
         comma = "," * (len(targets) == 1)
         return self.listed(f"{', '.join(targets)}{comma} = {self.functions[body]}(", args, ")", depth)
 
@@ -209,14 +212,6 @@ class Writer:
 
     def constant_line(self, n: Node, name: str) -> str:
         return f"# {name}: {n.dtype} {n.shape}, never changed"
-
-    def define_function(self, body: Graph) -> None:
-        """Define the inner function for a body that is called."""
-        for n in body.nodes:
-            if n.op == "const" and n.shape:
-                self.begin_constant(n)
-        name = self.functions[body] = self.fresh(source_name(body.name, RESERVED))
-        self.lines += ["", *type(self)(body, name, outer=self, hints=self.hints_for(body)).function(), ""]
 
     def hints_for(self, body: Graph) -> dict[int, str]:
         """Number of an input of an inner function -> its name if it has none."""
@@ -294,7 +289,11 @@ class Writer:
     def expression(self, n: Node) -> Text:
         op = n.op
         if op in ("multiply", "divide", "negative") or op == "square" and n.args[0] in self.defined:
-            return self.rendered(self.factors_of(n))
+            p = self.factors_of(n)
+            factors, numbers, below = self.with_means(p)
+            text = " / ".join([" * ".join(numbers + _powers(factors)) or "1.0", *below])
+            alone = text in factors and text.isidentifier() and not p.negative
+            return FactorsText("-" + text if p.negative else text, ATOM if alone else MULTIPLY, p)
         if op in ("add", "subtract"):
             return self.sum_of(*map(self.ref, n.args), minus=op == "subtract")
         if op == "matmul":
@@ -333,12 +332,6 @@ class Writer:
         if n.op == "multiply":
             return first.times(self.factors_of(n.args[1]))
         return first.times(Factors(below=(self.ref(n.args[1]).at(ATOM),)))
-
-    def rendered(self, p: Factors) -> Text:
-        factors, numbers, below = self.with_means(p)
-        text = " / ".join([" * ".join(numbers + _powers(factors)) or "1.0", *below])
-        alone = text in factors and text.isidentifier() and not p.negative
-        return FactorsText("-" + text if p.negative else text, ATOM if alone else MULTIPLY, p)
 
     def with_means(self, p: Factors) -> tuple[list[str], list[str], list[str]]:
         """(factors, numbers, divisors) as texts: a number that is 1 / n divides, or makes a mean of a sum."""

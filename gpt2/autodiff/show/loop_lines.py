@@ -66,7 +66,8 @@ class LoopLines:
         name = w.fresh(hint)
         self.before.append(f"{name} = {w.argument(arg.start)}")
         *earlier, last = self.loop.results[arg.of]
-        if self.is_read_later(earlier):
+        each = [n for of_call in earlier for n in of_call]
+        if any(n in w.results or any(u not in self.loop.calls for u in w.users[n]) for n in each):
             self.keep(w.fresh(f"{hint}_before"), [[arg.start], *earlier])
             self.first.append(f"{self.row[-1]} = {name}")
         for n in last:
@@ -120,12 +121,6 @@ class LoopLines:
         name = w.fresh(self.loop.body.outputs[k].name or "t")
         self.keep(name, result)
         return name
-
-    def is_read_later(self, nodes: Sequence[Sequence[Node]]) -> bool:
-        """Whether any of these is read by others than the loop's calls."""
-        w = self.writer
-        each = [n for of_call in nodes for n in of_call]
-        return any(n in w.results or any(u not in self.loop.calls for u in w.users[n]) for n in each)
 
     def keep(self, text: str, nodes: Sequence[Sequence[Node]]) -> None:
         """Put a value into the rows of the record: `nodes` are those that it is in each call."""

@@ -66,7 +66,6 @@ bench.step` in a checkout of the project."""
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 bench`."""
     command = cli.Parser("bench", ABOUT, EXAMPLES)
     add = command.add_argument
     sizes = dict(default="shakespeare-char-cpu", choices=list(PRESETS), help=", ".join(PRESETS))

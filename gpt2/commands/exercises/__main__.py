@@ -45,9 +45,8 @@ def write(folder: Path, solved: bool, of: str = "layers") -> None:
     paths = {name: file_of(folder, name) for name in SETS[of]}
     for path in paths.values():
         if path.exists():
-            raise UserError(
-                f"{path} exists already; name another folder, or grade what is written: {grading(folder)}"
-            )
+            text = f"name another folder, or grade what is written: {grading(folder)}"
+            raise UserError(f"{path} exists already; {text}")
     made_folder(folder)
     for name, path in paths.items():
         write_atomically(path, text_of(name, solved).encode())
@@ -105,9 +104,12 @@ def grade_class(
         students.append(student)
         print(classes.row(folders, student), flush=True)
     print(classes.total(folders, students))
-    if mistakes := list(classes.mistake_lines(classes.mistakes_of(students))):
+    if mistakes := classes.mistakes_of(students):
         print("\nmistakes, with the number of students:")
-        print("\n".join(mistakes))
+    for mistake in mistakes:
+        names = ", ".join(map(printable, mistake["students"]))
+        text = f"{len(mistake['students']):3}  {mistake['layer']}: {printable(mistake['cause'])} ({names})"
+        print("\n".join(cli.wrapped(text, min(cli.width(), 110) - 1)))
     return students
 
 
@@ -118,10 +120,8 @@ def run_grade(args: Any) -> int:
         cli.tell(f"note: {path} is a file and is not graded")
         given.remove(path)
     folders = classes.folders_of([existing(folder) for folder in given])
-    sets = (
-        [args.set] if args.set else {key for path in folders.values() for key in sets_in(path)} or ["layers"]
-    )
-    exercises = [name for name in ALL if set_of(name) in sets]
+    sets = {args.set} if args.set else {key for path in folders.values() for key in sets_in(path)}
+    exercises = [name for name in ALL if set_of(name) in (sets or {"layers"})]
     timeout = TIMEOUT if args.timeout is None else args.timeout
     if alone := len(folders) == 1 and [*folders.values()] == given:
         students = list(graded(folders, exercises, timeout))
@@ -141,14 +141,12 @@ def run_grade(args: Any) -> int:
 
 
 def seconds(text: str) -> float:
-    """The type of --timeout."""
     if not (number := float(text)) > 0 or number == math.inf:
         raise ValueError
     return number
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 exercises`."""
     command = cli.Parser("exercises", ABOUT, EXAMPLES)
     add = command.add_argument
     where = "default: exercises, or the name of the set"

@@ -3,11 +3,10 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt2 import cli
 from gpt2.commands.exercises.sheets import ALL, file_of, sets_in, sheet
 from gpt2.errors import printable
 from gpt2.hints import typed
@@ -51,7 +50,6 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def student(name: str, folder: Path, results: list[dict[str, Any]]) -> Student:
-    """What is known of one student."""
     right = sum(result["state"] == "right" for result in results)
     return {"name": name, "folder": str(folder), "right": right, "of": len(results), "exercises": results}
 
@@ -68,7 +66,6 @@ def heading(names: Iterable[str], exercises: Sequence[str]) -> list[str]:
 
 
 def row(names: Iterable[str], of: Student) -> str:
-    """The line of a student."""
     exercises, states = zip(*((result["name"], result["state"]) for result in of["exercises"]))
     return _line(_room(names), printable(of["name"]), exercises, states, f"{of['right']} of {of['of']}")
 
@@ -108,14 +105,6 @@ def mistakes_of(students: Iterable[Student]) -> list[dict[str, Any]]:
                 who.setdefault((result["name"], result["cause"]), []).append(of["name"])
     ordered = sorted(who.items(), key=lambda item: (-len(item[1]), ALL.index(item[0][0]), item[0][1]))
     return [{"layer": layer, "cause": cause, "students": names} for (layer, cause), names in ordered]
-
-
-def mistake_lines(mistakes: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """A line for each mistake: how many made it, what it is, and who."""
-    for mistake in mistakes:
-        names = ", ".join(map(printable, mistake["students"]))
-        text = f"{len(mistake['students']):3}  {mistake['layer']}: {printable(mistake['cause'])} ({names})"
-        yield from cli.wrapped(text, min(cli.width(), 110) - 1)
 
 
 # ---- Files -----------------------------------------------------------------------------------------------

@@ -111,9 +111,7 @@ class Grader:
         """The Future of a file's `result`."""
         answer = self._without_running(path, name)
         if isinstance(answer, dict):
-            done: Future = Future()
-            done.set_result(answer)
-            return done
+            return self.pool.submit(lambda: answer)
         if (name, answer) not in self.futures:
             self.futures[name, answer] = self.pool.submit(self._run, path.absolute(), name)
         return self.futures[name, answer]

@@ -25,7 +25,6 @@ Prints text, or writes a page with --out: one HTML file that needs nothing else,
 
 
 def parser() -> cli.Parser:
-    """The flags of `gpt2 explain`."""
     command = cli.Parser("explain", ABOUT, EXAMPLES)
     add = command.add_argument
     known, about = [*ALL_LAYERS, BLOCK, "all", MODEL], f"{', '.join(ALL_LAYERS)}, all, or {MODEL}"

@@ -51,13 +51,22 @@ def explain(name: str, file: str | None = None) -> Explained:
     """Explain one of gpt2.layers.ALL_LAYERS, or a layer of a file; takes a fraction of a second."""
     case = subject(name, sources.SHOWN, "float32", file)
     layer, args, static = case.layer, case.inputs(), case.static
-    about, _, derivation = _docstring(layer, file).partition("\n")
+    if file is None:  # from the source, as python -OO drops it
+        source = inspect.getsource(sys.modules[layer.forward.__module__])
+        docstring = ast.get_docstring(ast.parse(source)) or ""
+    else:
+        docstring = inspect.getdoc(inspect.unwrap(layer.forward)) or f"of {file}"
+    about, _, derivation = docstring.partition("\n")
     forward, manual = sources.written_source(layer)
     names = list(inspect.signature(layer.forward).parameters)
     shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}
     pair: Any = ad.FixedPair(layer.forward, options_for(), name=name)
     entry, _ = pair.entry(args, static)
     kept = sum(node.nbytes for node in entry.graphs[0].outputs[1:] if node.op != "input")
+    kept_by_hand = None
+    if layer.backward is not None:
+        saved = [a for a in layer.forward(*args, **static)[1] if isinstance(a, np.ndarray)]
+        kept_by_hand = sum(a.nbytes for a in saved if not any(a is x for x in args))
     return Explained(
         name,
         about,
@@ -67,7 +76,7 @@ def explain(name: str, file: str | None = None) -> Explained:
         derived=sources.readable(name, *entry.graphs),
         emitted=entry.forward.source + "\n\n" + entry.backward.program.source,
         shapes={**shapes, **{k: str(v) for k, v in static.items()}},
-        kept=(_kept_by_hand(layer, args, static), kept),
+        kept=(kept_by_hand, kept),
         errors=check_layer(name, file=file),
         stages=split(ad.stages(pair, *args, **static))[:-2],  # without those of both halves as one program
         file=file,
@@ -90,21 +99,6 @@ def explain_model(file: str | None = None, columns: int = 0) -> str:
         )
     parts = [f"{MODEL}: {about}", *(f"---- {title}\n\n{source.rstrip()}" for title, source in texts)]
     return "\n\n".join(parts)
-
-
-def _docstring(layer, file):
-    """The docstring of a layer's file, from source as python -OO drops it; or of the user's function."""
-    if file is not None:
-        return inspect.getdoc(inspect.unwrap(layer.forward)) or f"of {file}"
-    source = inspect.getsource(sys.modules[layer.forward.__module__])
-    return ast.get_docstring(ast.parse(source)) or ""
-
-
-def _kept_by_hand(layer, args, static):
-    if layer.backward is None:
-        return None
-    _, saved = layer.forward(*args, **static)
-    return sum(a.nbytes for a in saved if isinstance(a, np.ndarray) and not any(a is x for x in args))
 
 
 def split(text: str) -> list[tuple[str, str]]:
