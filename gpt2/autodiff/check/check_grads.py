@@ -5,7 +5,9 @@ backward, cases) tests a backward written by hand, and says what is probably wro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, wraps
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
@@ -167,7 +169,7 @@ def check_one(
     dout = rng.standard_normal(out.shape).astype(out.dtype)
     leaves, tree = flatten(tuple(inputs))
     paths = tree.paths()
-    dout_before, inputs_before = dout.copy(), [np.array(x) for x in leaves]
+    dout_before, *inputs_before = [np.array(x) for x in (dout, *leaves)]
     try:
         got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
     except Exception as error:
@@ -183,11 +185,10 @@ def check_one(
     if len(got) != len(inputs):
         count = f"gradients returned: {len(got)}, inputs: {len(inputs)}"
         return [f"{count}: return one for each, None for integers"]
-    arguments = [("dout", dout, dout_before)]
-    arguments += [(f"input {i}", x, before) for i, (x, before) in enumerate(zip(leaves, inputs_before))]
+    names = ["dout", *(f"input {i}" for i in range(len(leaves)))]
     lines = [
         f"{name} is written to"
-        for name, x, before in arguments
+        for name, x, before in zip(names, (dout, *leaves), (dout_before, *inputs_before))
         if not np.array_equal(x, before, equal_nan=before.dtype.kind in "fc")
     ]
     double = [in_double_precision(x) for x in inputs_before]
@@ -199,30 +200,26 @@ def check_one(
 
     rec = record(output, tuple(unflatten(tree, double)))
 
+    @cache
     def by_hand():
-        exact = tuple(unflatten(tree, [np.array(x) for x in double]))
-        again = forward(*exact, **static)
-        args = (again[1],) if saves else exact
-        return ByHand.recorded(backward, (in_double_precision(dout_before), *args), static, of_inputs)
+        with suppress(Exception):  # it is run in double precision, for which it may not be made
+            exact = tuple(unflatten(tree, [np.array(x) for x in double]))
+            again = forward(*exact, **static)
+            args = (again[1],) if saves else exact
+            return ByHand.recorded(backward, (in_double_precision(dout_before), *args), static, of_inputs)
+        return None
 
     case = Compared(rec, inputs_before, double, dout_before, of_inputs(got), rtol, by_hand)
     complaints = [case.wrong(i) for i in range(len(paths))]
-    for i, texts in enumerate(complaints):
-        lines += [f"gradient {_named(rec, i, paths[i])}: {text}" for text in texts]
+    for inp, path, texts in zip(rec.graph.inputs, paths, complaints):
+        name = f"{path[0]} ({inp.name})" if inp.name else f"{path[0]}"
+        lines += [f"gradient {name if len(path) == 1 else f'of {inp.name}'}: {text}" for text in texts]
     return [*case.begins_at(), *lines] if any(complaints) else lines
 
 
 def _saves(result) -> bool:
     """Whether a forward returns (out, saved)."""
     return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
-
-
-def _named(rec: Recording, i: int, path: tuple) -> str:
-    """The name of an input's gradient in a report."""
-    name = rec.graph.inputs[i].name
-    if len(path) > 1:
-        return f"of {name}"
-    return f"{path[0]} ({name})" if name else f"{path[0]}"
 
 
 def _at(got, path: tuple):
@@ -237,30 +234,29 @@ def _at(got, path: tuple):
     return got
 
 
+@dataclass
 class Compared:
     """Gradients by hand and derived, of one function at one point.
 
     inputs, values   the arrays that the backward was given, and the same in double precision
     got, right       a gradient for each of them, by hand and derived: None where there is none
+    by_hand          () -> the backward by hand, recorded; None if it cannot be
     """
 
-    def __init__(
-        self,
-        rec: Recording,
-        inputs: Sequence,
-        values: Sequence,
-        dout: np.ndarray,
-        got: list,
-        rtol: float | None,
-        by_hand: Callable[[], ByHand | None],
-    ):
-        self._record = by_hand
-        self.rec, self.inputs, self.dout, self.got, self.rtol = rec, inputs, dout, got, rtol
-        self.everything = [*values, *(a for _, a in rec.captures)]
-        wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
-        outputs = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*self.everything, dout])
-        gradients = dict(zip(wrt, outputs[len(rec.graph.outputs) :]))
-        self.right = [gradients.get(i) for i in range(len(values))]
+    rec: Recording
+    inputs: Sequence
+    values: Sequence
+    dout: np.ndarray
+    got: list
+    rtol: float | None
+    by_hand: Callable[[], ByHand | None]
+
+    def __post_init__(self):
+        self.everything = [*self.values, *(a for _, a in self.rec.captures)]
+        wrt = [i for i, x in enumerate(self.values) if np.asarray(x).dtype.kind in "fc"]
+        outputs = evaluate_graph(vjp_graph(self.rec.graph, wrt, [0]), [*self.everything, self.dout])
+        gradients = dict(zip(wrt, outputs[len(self.rec.graph.outputs) :]))
+        self.right = [gradients.get(i) for i in range(len(self.values))]
 
     def tolerance(self, single: bool) -> float:
         return self.rtol if self.rtol is not None else 2e-4 if single else 1e-9
@@ -305,26 +301,17 @@ class Compared:
         why = [] if many else self.reasons(problem, g, max(tolerance, 1e-9))
         return [*lines, "\n      ".join([text, *why])]
 
-    @cached_property
-    def by_hand(self) -> ByHand | None:
-        """The backward by hand, recorded; None if it cannot be."""
-        try:
-            return self._record()
-        except Exception:  # it is run in double precision, for which it may not be made
-            return None
-
     def reasons(self, problem: Problem, g: np.ndarray, tolerance: float) -> list[str]:
         """The line of the backward that makes a gradient wrong, and the likely cause, as lines."""
 
         def cause(*kinds: Callable) -> str | None:
             return likely_cause(problem, g, tolerance, kinds)
 
-        edit, last = (self.by_hand and correction(self.by_hand, problem)) or (None, None)
+        by_hand = self.by_hand()
+        edit, last = (by_hand and correction(by_hand, problem)) or (None, None)
         whole = cause(as_a_whole, repeated)
         simple = edit.text if edit and edit.simple else None
         text = whole or simple or cause(paths) or (edit and edit.text) or cause(*OF_A_STEP, patterns)
         line = edit or (last if whole or g.shape != problem.expected.shape else None)
-        return [
-            *([self.by_hand.place(line.line)] if line else []),
-            *([f"likely cause: {text}"] if text else []),
-        ]
+        place = [by_hand.place(line.line)] if line else []
+        return place + ([f"likely cause: {text}"] if text else [])

@@ -18,7 +18,7 @@ from ..emit.expressions import ATOM
 from ..graph import Node
 from ..ops.shape import index_text
 from .lines import KeptAt, KeptRows, Writer, view_text
-from .loops import Carried, Each, Filled, Loop, MovingSlice, Same
+from .loops import Carried, Each, Loop, Moving
 
 
 class LoopLines:
@@ -33,7 +33,7 @@ class LoopLines:
         self.record: KeptRows | None = None
         # record, position of a row -> a name for each column that the call reads
         self.unpacked: dict[tuple[str, str], list[str]] = {}
-        if not any(isinstance(x, MovingSlice | Filled) for x in (*loop.args, *loop.results)):
+        if not any(isinstance(x, Moving) for x in (*loop.args, *loop.results)):
             rows_from_end = list(range(len(loop.calls)))[::-1]
             columns = [self.column_of(arg.nodes) for arg in loop.args if isinstance(arg, Each)]
             loop.down = any(column is not None and column[2] == rows_from_end for column in columns)
@@ -75,10 +75,10 @@ class LoopLines:
             w.defined.add(n)
         return name
 
-    def argument(self, k: int, arg: MovingSlice | Each | Same) -> str:
-        if isinstance(arg, Same):
-            return self.writer.argument(arg.node)
-        if isinstance(arg, MovingSlice):
+    def argument(self, k: int, arg: Moving | Each) -> str:
+        if isinstance(arg, Each) and len(set(arg.nodes)) == 1:
+            return self.writer.argument(arg.nodes[0])
+        if isinstance(arg, Moving):
             x = arg.node.args[0]
             index = self.moving(arg.node.attrs["index"], x.shape, arg.axis, arg.starts)
             views = "".join(view_text(n) for n in arg.views)
@@ -107,11 +107,11 @@ class LoopLines:
 
     # ---- results
 
-    def target(self, k: int, result: Filled | list[list[Node]]) -> str:
+    def target(self, k: int, result: Moving | list[list[Node]]) -> str:
         """The target that result k of a call is assigned to."""
         w = self.writer
-        if isinstance(result, Filled):
-            array = result.array
+        if isinstance(result, Moving):
+            array = result.node
             name = w.begin(array)
             self.before.append(f"{name} = np.empty({array.shape}, np.{array.dtype})")
             index = array.attrs["indices"][0]

@@ -3,9 +3,9 @@
     for k in range(12):
         x, y[k:k + 1] = outlined(w[k:k + 1], x)
 
-An argument is the same in all calls (`Same`), a slice of an array that moves with the calls (`MovingSlice`),
-a result of the call before (`Carried`), or a different value for each call (`Each`). A result is carried to
-the next call, fills a part of an array (`Filled`), or is read later. Other calls keep a line each.
+An argument is a slice of an array that moves with the calls (`Moving`), a result of the call before
+(`Carried`), or another value for each call, or the same for all (`Each`). A result is carried to the next
+call, fills a part of an array (`Moving`), or is read later. Other calls keep a line each.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ FEWEST = 3  # calls
 
 
 @dataclass
-class MovingSlice:
-    """A slice of an array at another position along one axis in each call: `node` is the first call's,
-    `views` the reshapes and transposes of it."""
+class Moving:
+    """A part of an array, at another position along one axis in each call.
+
+    node     of an argument the slice that the first call reads; of a result the array that it is stored in
+    views    the reshapes and transposes of the slice
+    """
 
     node: Node
     axis: int
@@ -40,25 +43,9 @@ class Carried:
 
 @dataclass
 class Each:
-    """A different value for each call, none of which depends on another call."""
+    """A value for each call, none of which depends on another call; maybe the same for all."""
 
     nodes: list[Node]
-
-
-@dataclass
-class Same:
-    """The same value for all calls."""
-
-    node: Node
-
-
-@dataclass
-class Filled:
-    """A result that is only stored in this array: along the axis, from these positions on."""
-
-    array: Node
-    axis: int
-    starts: list[int]
 
 
 @dataclass
@@ -73,8 +60,8 @@ class Loop:
 
     body: Graph
     calls: list[Node]
-    args: list[MovingSlice | Carried | Each | Same]
-    results: list[Filled | list[list[Node]]]
+    args: list[Moving | Carried | Each]
+    results: list[Moving | list[list[Node]]]
     carried: dict[int, int]
     down: bool = False
     inside: set[Node] = field(default_factory=set)
@@ -110,16 +97,14 @@ def _loop(graph, group, calls, users, results) -> Loop | None:
         nodes = [calls[n].get(k, []) for n in group]
         filled = None if k in carried else _filled(nodes, users, results)
         loop.results.append(filled or nodes)
-    steps = [x.starts[1] - x.starts[0] for x in (*args, *loop.results) if isinstance(x, MovingSlice | Filled)]
+    steps = [x.starts[1] - x.starts[0] for x in (*args, *loop.results) if isinstance(x, Moving)]
     loop.down = bool(steps) and steps[0] < 0
     return loop
 
 
-def _argument(column, group, after) -> MovingSlice | Carried | Each | Same | None:
+def _argument(column, group, after) -> Moving | Carried | Each | None:
     """The kind of one argument of all calls; None if it depends on another call than the one before."""
     if not any(n in after for n in column):
-        if all(n is column[0] for n in column[1:]):
-            return Same(column[0])
         return _moving_slice(column) or Each(list(column))
     first, *others = column
     if first in after:
@@ -130,7 +115,7 @@ def _argument(column, group, after) -> MovingSlice | Carried | Each | Same | Non
     return Carried(first, number.pop())
 
 
-def _moving_slice(column: Sequence[Node]) -> MovingSlice | None:
+def _moving_slice(column: Sequence[Node]) -> Moving | None:
     """Slices of one array that move along one axis by equal steps, or equal views of such slices."""
     views: list[Node] = []
     while (first := column[0]).op in ("reshape", "transpose"):
@@ -140,14 +125,14 @@ def _moving_slice(column: Sequence[Node]) -> MovingSlice | None:
         column = [n.args[0] for n in column]
     if any(n.op != "slice" or n.args[0] is not first.args[0] or n.shape != first.shape for n in column):
         return None
-    moving = _moving(first, [n.attrs["index"] for n in column], MovingSlice)
+    moving = _moving(first, [n.attrs["index"] for n in column])
     if moving is not None:
         moving.views = views
     return moving
 
 
-def _moving(node: Node, indices, kind):
-    """MovingSlice or Filled where these indices differ in one axis, and there by equal steps; or None."""
+def _moving(node: Node, indices) -> Moving | None:
+    """Moving where these indices differ in one axis, and there by equal steps; or None."""
     moving = [a for a in range(len(indices[0])) if len({i[a] for i in indices}) > 1]
     if len(moving) != 1:
         return None
@@ -156,10 +141,10 @@ def _moving(node: Node, indices, kind):
     step = starts[1] - starts[0]
     plain = all(i[axis][2] == 1 and i[axis][1] - i[axis][0] == abs(step) for i in indices)
     even = all(b - a == step for a, b in zip(starts, starts[1:]))
-    return kind(node, axis, starts) if plain and even else None
+    return Moving(node, axis, starts) if plain and even else None
 
 
-def _filled(nodes: list[list[Node]], users, results) -> Filled | None:
+def _filled(nodes: list[list[Node]], users, results) -> Moving | None:
     """The array that is assembled from one result of all calls."""
     if any(len(of_call) != 1 or of_call[0] in results for of_call in nodes):
         return None
@@ -171,12 +156,12 @@ def _filled(nodes: list[list[Node]], users, results) -> Filled | None:
     if any(len(users[n]) != 1 for n in parts) or not (parts_apart(array) and covers(array)):
         return None
     index = dict(zip(array.args, array.attrs["indices"]))
-    return _moving(array, [index[n] for n in parts], Filled)
+    return _moving(array, [index[n] for n in parts])
 
 
 def _mark_inside(loops: Sequence[Loop], users, results) -> None:
     """Note the slices that need no line, as loops write them where they are read."""
-    arguments = [(loop, k) for loop in loops for k, g in enumerate(loop.args) if isinstance(g, MovingSlice)]
+    arguments = [(loop, k) for loop in loops for k, g in enumerate(loop.args) if isinstance(g, Moving)]
     moving = {(c, k) for loop, k in arguments for c in loop.calls}
     inside: set[Node] = set()
     for n in {c.args[k] for c, k in moving}:

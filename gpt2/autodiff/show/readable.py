@@ -10,7 +10,7 @@ import numpy as np
 from ..graph import Graph, Node
 from .lines import Writer
 from .loop_lines import LoopLines
-from .loops import Filled, in_order, loops_of
+from .loops import Moving, in_order, loops_of
 
 
 class ReadableWriter(Writer):
@@ -21,7 +21,7 @@ class ReadableWriter(Writer):
         self.order, loops = in_order(self.graph, loops_of(self.graph, self.calls))
         self.loops = {loop.calls[0]: loop for loop in loops}
         self.inside = {n for loop in loops for n in loop.inside}
-        self.filled = {m.array for loop in loops for m in loop.results if isinstance(m, Filled)}
+        self.filled = {m.node for loop in loops for m in loop.results if isinstance(m, Moving)}
 
     def statement(self, n: Node) -> None:
         if n in self.loops:

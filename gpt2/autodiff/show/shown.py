@@ -180,18 +180,11 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
     else:
         state = getattr(f, "__derived__", None)
         if state is None:
-            _check_differentiable(f, args, kwargs)
+            rec = record(f, args, kwargs)
+            nodes_of = rec.graph.inputs[: rec.in_tree.size], rec.graph.outputs[: rec.n_results]
+            for kind, nodes in zip(("argument", "result"), nodes_of):
+                if not any(n.dtype.kind in "fc" for n in nodes):
+                    raise AutodiffError(f"stages: {rec.graph.name} has no floating-point {kind}")
             state = Derived(f, Vjp())
         state.stages(args, kwargs, on_stage)
     return "\n\n".join(parts) + "\n"
-
-
-def _check_differentiable(f, args, kwargs) -> None:
-    """Raise unless f has a result to differentiate, and an argument to differentiate by."""
-    rec = record(f, args, kwargs)
-    nodes_of = rec.graph.inputs[: rec.in_tree.size], rec.graph.outputs[: rec.n_results]
-    has = [any(n.dtype.kind in "fc" for n in nodes) for nodes in nodes_of]
-    if not all(has):
-        raise AutodiffError(
-            f"stages: {rec.graph.name} has no floating-point {'result' if has[0] else 'argument'}"
-        )
