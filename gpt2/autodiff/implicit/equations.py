@@ -60,9 +60,7 @@ def fixed_point(
         >>> print(round(ad.fixed_point(lambda x, a: np.cos(a * x), 0.5, 1.0), 6))
         0.739085
     """
-    _check("fixed_point", tol, max_steps)
-    solved = Operator("fixed_point", "fixed_point", _fixed_point, tol, max_steps)
-    return solved(f, x0, params, solver, linear_solve)
+    return _solved("fixed_point", tol, max_steps)(f, x0, params, solver, linear_solve)
 
 
 @of_user
@@ -96,91 +94,62 @@ def root(
         >>> print(round(ad.root(lambda x, a: x**3 - a, 1.0, 2.0), 6))
         1.259921
     """
-    _check("root", tol, max_steps)
-    return Operator("root", "root", _root, tol, max_steps)(f, x0, params, solver, linear_solve)
+    return _solved("root", tol, max_steps)(f, x0, params, solver, linear_solve)
 
 
-def _check(name: str, tol: float | None, max_steps: int) -> None:
+def _solved(name: str, tol: float | None, max_steps: int) -> Operator:
     if tol is not None and not (isinstance(tol, (int, float)) and 0 <= tol < math.inf):
         raise error_here(f"{name}: tol is {tol!r}, expected a number that is not negative")
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise error_here(f"{name}: max_steps is {max_steps!r}, expected a positive int")
+    return Operator(name, name, _solution, name, tol, max_steps)
 
 
-def _fixed_point(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int) -> Any:
-    """The fixed point, as a recorded value if f depends on one: a root of x - f(x), found by iterating f."""
-    q = Equation("fixed_point", f, x0, params)
-    residual = Graph(q.f.inputs, [q.f.inputs[0] - q.f.outputs[0]], q.f.name)
-    settings = _tolerance(tol, 2e-13, q.unknowns), max_steps, here()
-    search = q.solver(solver) or SolverCall(q.f.name, solvers.iterate, [q.f], settings)
-    return q.solution(search, Root(residual, q.nested(linear_solve)))
-
-
-def _root(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int) -> Any:
-    """The root, as a recorded value if f depends on one."""
-    q = Equation("root", f, x0, params)
-    rule = Root(q.f, q.nested(linear_solve))
-    settings = _tolerance(tol, 1e-10, q.unknowns), max_steps, here()
-    search = q.solver(solver) or SolverCall(q.f.name, solvers.newton, [q.f, rule.inverse], settings)
-    return q.solution(search, rule)
-
-
-def _tolerance(tol: float | None, default: float, unknowns: Unknowns) -> float:
-    if tol is not None:
-        return float(tol)
-    return 1e-4 if any(dtype.itemsize < 8 for dtype in unknowns.dtypes) else default
-
-
-class Equation:
-    """An equation: the graph `f` of f on vectors, and the structure of its unknowns."""
-
-    def __init__(self, name: str, f: Callable, x0: Any, params: tuple):
-        x, tree = flatten(x0, changes)
-        kinds = tuple(map(result_kind, x))
-        graph, self.outside = _recorded(name, f, x, tree, params)
-        self.unknowns = replace(Unknowns.like(x, tree), kinds=kinds)
-        self.f, self.x0 = self.unknowns.graph(graph), self.unknowns.vector(x)
-
-    def nested(self, solver: Callable | None) -> Nested | None:
-        """The user's solver as one of vectors."""
-        return None if solver is None else Nested(solver, self.unknowns)
-
-    def solver(self, solver: Callable | None) -> SolverCall | None:
-        return None if solver is None else SolverCall(self.f.name, self.nested(solver), [self.f])
-
-    def solution(self, search: SolverCall, rule: Root) -> Any:
-        """The solution in the structure of x0, with the derivatives of this rule."""
-        graph = search.as_graph()
-        operands = operands_of_body(graph, [self.x0, *self.outside])
-        (x,) = applied("call", operands, evaluate_call, graph=graph, rule=rule)
-        return self.unknowns.nested(x)
+def _solution(f, x0, params, solver, linear_solve, name: str, tol: float | None, max_steps: int) -> Any:
+    """The solution in the structure of x0, as a recorded value if f depends on one."""
+    x, tree = flatten(x0, changes)
+    kinds = tuple(map(result_kind, x))
+    graph, outside = _recorded(name, f, x, tree, params)
+    unknowns = replace(Unknowns.like(x, tree), kinds=kinds)
+    of_vectors = unknowns.graph(graph)
+    residual, default = of_vectors, 1e-10
+    if name == "fixed_point":  # a root of x - f(x), found by iterating f
+        residual = Graph(of_vectors.inputs, [of_vectors.inputs[0] - of_vectors.outputs[0]], graph.name)
+        default = 2e-13
+    rule = Root(residual, None if linear_solve is None else Nested(linear_solve, unknowns))
+    if tol is None:
+        tol = 1e-4 if any(dtype.itemsize < 8 for dtype in unknowns.dtypes) else default
+    settings = float(tol), max_steps, here()
+    if solver is not None:
+        search = SolverCall(graph.name, Nested(solver, unknowns), [of_vectors])
+    elif name == "fixed_point":
+        search = SolverCall(graph.name, solvers.iterate, [of_vectors], settings)
+    else:
+        search = SolverCall(graph.name, solvers.newton, [of_vectors, rule.inverse], settings)
+    call = search.as_graph()
+    operands = operands_of_body(call, [unknowns.vector(x), *outside])
+    (result,) = applied("call", operands, evaluate_call, graph=call, rule=rule)
+    return unknowns.nested(result)
 
 
 def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tuple[Graph, list]:
     """(the graph of f on flat values, the values that it reads besides x). `x` is cast to its dtypes."""
-    for v in x:
-        dtype = np.asarray(value_of(v)).dtype
-        if dtype.kind == "c":
-            raise error_here(
-                f"{name}: x0 is complex. Solve for the real and the imaginary part as two floats"
-            )
+    if any(np.asarray(value_of(v)).dtype.kind == "c" for v in x):
+        raise error_here(f"{name}: x0 is complex. Solve for the real and the imaginary part as two floats")
     x[:] = [float(v) if isinstance(value_of(v), int) and type(v) is not Recorded else v for v in x]
 
     def residual(x):
         return f(tree_map(writable, x, changes), *params)
 
     residual.__name__ = getattr(f, "__name__", "f")
-    step = step_on_leaves(name, residual, tree, WORDS)
-    rec, trouble = recorded_for_all(lambda: recorded_step(name, step, x, tree, [], WORDS), f)
+    words = ("f", "x")
+    step = step_on_leaves(name, residual, tree, words)
+    rec, trouble = recorded_for_all(lambda: recorded_step(name, step, x, tree, [], words), f)
     if trouble:
         raise error_here(
             f"{name}: f has to be the same function at every x, and {trouble}. Choose with np.where, and "
             "take what changes as an argument"
         )
-    kinds = {o.dtype.kind for o in rec.graph.outputs[: len(x)]}
-    if kinds - {"f"}:
+    if any(o.dtype.kind != "f" for o in rec.graph.outputs[: len(x)]):
         raise error_here(f"{name}: x0 has to be made of floats")
     return body_graph(rec), rec.outside
-
-
-WORDS = ("f", "x")

@@ -15,7 +15,7 @@ from ..programs.bodies import applied, body_graph, changes, operands_of_body, re
 from ..programs.carries import leaves_of_carry, step_on_leaves
 from ..programs.compile import Operator
 from ..record import draws
-from ..record.record import Recording, evaluate_graph, inline, record
+from ..record.record import evaluate_graph, inline, record
 from ..record.source_lines import error_here
 from ..record.value import value_of
 from ..tracebacks import of_user
@@ -66,7 +66,15 @@ def _solved(matvec: Callable, b, solve: Callable, transpose_solve: Callable | No
     leaves, tree = flatten(b, changes)
     unknowns = Unknowns.like(leaves, tree)
     product, outside = _product(matvec, leaves, unknowns)
-    transposed = _transposed(product, outside)
+    try:
+        transposed = transpose_of(product)
+        v = product.inputs[0]
+        at_zero = evaluate_graph(product, [np.zeros(v.shape, v.dtype), *map(value_of, outside)])
+        trouble = "matvec(0) is not 0" if any(map(np.any, at_zero)) else None
+    except AutodiffError:
+        trouble = "its derivative depends on v"
+    if trouble:
+        raise error_here(f"custom_linear_solve: matvec has to be linear in v, and {trouble}")
     first, extra = _solver(solve, product, leaves, outside, unknowns)
     graphs = [product, first]
     if transpose_solve is not None:
@@ -92,8 +100,7 @@ def _solved(matvec: Callable, b, solve: Callable, transpose_solve: Callable | No
 def _product(matvec: Callable, leaves: list, unknowns: Unknowns) -> tuple[Graph, list]:
     """(the graph of matvec on vectors, the values that it reads besides v)."""
     name = "custom_linear_solve"
-
-    step = step_on_leaves(name, matvec, unknowns.tree, WORDS)
+    step = step_on_leaves(name, matvec, unknowns.tree, ("matvec", "v"))
     given = [np.asarray(value_of(x))[()] for x in leaves]
     rec, trouble = recorded_for_all(lambda: record(step, (given, [])), matvec)
     if trouble:
@@ -106,23 +113,6 @@ def _product(matvec: Callable, leaves: list, unknowns: Unknowns) -> tuple[Graph,
                 f"{o.shape} and dtype {o.dtype}; both have to be those of b, and floats"
             )
     return unknowns.graph(body_graph(rec)), rec.outside
-
-
-WORDS = ("matvec", "v")
-
-
-def _transposed(product: Graph, outside: list) -> Graph:
-    """The product with the transpose. Raises if matvec is not linear."""
-    try:
-        transposed = transpose_of(product)
-        v = product.inputs[0]
-        rest = evaluate_graph(product, [np.zeros(v.shape, v.dtype), *map(value_of, outside)])
-        if not any(map(np.any, rest)):
-            return transposed
-        why = "matvec(0) is not 0"
-    except AutodiffError:
-        why = "its derivative depends on v"
-    raise error_here(f"custom_linear_solve: matvec has to be linear in v, and {why}")
 
 
 def _solver(solve: Callable, product: Graph, leaves: list, outside: list, unknowns: Unknowns) -> tuple:
@@ -138,7 +128,11 @@ def _solver(solve: Callable, product: Graph, leaves: list, outside: list, unknow
 
     flat.__name__ = getattr(solve, "__name__", "solve")
     example = [[np.asarray(value_of(x))[()] for x in part] for part in (leaves, outside)]
-    rec, trouble = _recorded(flat, example, solve)
+    try:
+        with draws.plain_draws():
+            rec, trouble = recorded_for_all(lambda: record(flat, example), solve)
+    except Exception:  # it runs as plain Python; an error of its own is raised then
+        rec, trouble = None, None
     if rec is not None and rec.lifted and trouble:
         raise error_here(
             f"custom_linear_solve: {flat.__name__} reads a recorded value that is neither b nor comes by "
@@ -148,12 +142,3 @@ def _solver(solve: Callable, product: Graph, leaves: list, outside: list, unknow
     if rec is None or trouble:
         return SolverCall(flat.__name__, Nested(solve, unknowns), [product]).as_graph(), []
     return unknowns.graph(body_graph(rec)), rec.outside
-
-
-def _recorded(flat: Callable, example: list, solve: Callable) -> tuple[Recording | None, str | None]:
-    """(a recording of the solver or None, why it does not hold for all calls or None)."""
-    try:
-        with draws.plain_draws():
-            return recorded_for_all(lambda: record(flat, example), solve)
-    except Exception:  # it runs as plain Python; an error of its own is raised then
-        return None, None

@@ -73,8 +73,8 @@ class LinearSolve(CustomJVP):
         dots = {a: d for a, d, has in zip((b, *consts), inputs_like([b, *consts]), active) if has}
         moving = {c: dots[c] for c in consts if c in dots}
         rhs = or_zeros(dots.get(b), b)
-        for moved in pushforward(splice(self.product, [x, *consts]), moving):
-            rhs = rhs if moved is None else rhs - moved
+        (moved,) = pushforward(splice(self.product, [x, *consts]), moving)
+        rhs = rhs if moved is None else rhs - moved
         return Graph([x, b, *consts, *dots.values()], [self.solved(rhs, consts)], "linear_solve_jvp")
 
     def pull(self, graph: Graph, cts: Sequence, args: Sequence[Node], wanted: Sequence[bool]) -> list:
@@ -124,15 +124,6 @@ class SolverCall:
         return host_graph(self, inputs, inputs[:1])
 
 
-def solved_by(product: Graph, solver: Callable) -> LinearSolve:
-    """The rule of a call that solves A x = b by a solver for all matrices: solver(product, b) -> x."""
-
-    def graph(product: Graph) -> Graph:
-        return SolverCall("linear_solve", solver, [product]).as_graph()
-
-    return LinearSolve(product, graph(product), lambda: graph(transpose_of(product)))
-
-
 # --- roots ----------------------------------------------------------------------------------------------
 
 
@@ -155,9 +146,17 @@ class Root(CustomJVP):
             matrix = Graph(self.residual.inputs, jacobian_blocks(self.residual, [0], [0], "columns")[0])
             solution = reshape(solve(splice(matrix, point)[0], reshape(b, (b.size, 1))), b.shape)
         else:
-            product = jacobian_product(self.residual)
-            solution = solved_by(product, self.linear_solve or gmres).solved(b, point)
+            x, *consts = inputs_like(self.residual.inputs)
+            (v,) = inputs_like(self.residual.outputs)
+            (moved,) = pushforward(splice(self.residual, [x, *consts]), {x: v})
+            product = Graph([v, x, *consts], [or_zeros(moved, v)], self.residual.name + "_jvp")
+            rule = LinearSolve(product, self._solver(product), lambda: self._solver(transpose_of(product)))
+            solution = rule.solved(b, point)
         return Graph([b, *point], [solution], self.residual.name + "_step")
+
+    def _solver(self, product: Graph) -> Graph:
+        """(b, *consts) -> the x with product(x, *consts) = b."""
+        return SolverCall("linear_solve", self.linear_solve or gmres, [product]).as_graph()
 
     def along(self, active: tuple[bool, ...]) -> Graph:
         """The graph of dx = -J^-1 (dr/dconsts) dconsts."""
@@ -168,11 +167,3 @@ class Root(CustomJVP):
         (moved,) = pushforward(splice(self.residual, [x, *consts]), moving)
         dx = splice(self.inverse, [-or_zeros(moved, x), x, *consts])
         return Graph([x, x0, *consts, *dots.values()], dx, "root_jvp")
-
-
-def jacobian_product(residual: Graph) -> Graph:
-    """(v, x, *consts) -> J v, where J is the Jacobian of the residual by x."""
-    x, *consts = inputs_like(residual.inputs)
-    (v,) = inputs_like(residual.outputs)
-    (moved,) = pushforward(splice(residual, [x, *consts]), {x: v})
-    return Graph([v, x, *consts], [or_zeros(moved, v)], residual.name + "_jvp")

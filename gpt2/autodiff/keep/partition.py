@@ -150,7 +150,7 @@ class _Problem:
             return 0
         if isinstance(n.dtype, tuple):
             return UNLIMITED  # of several results the items are kept
-        return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
+        return min(round(PRECISION * rate * n.nbytes) + 1, UNLIMITED)
 
     def _depends_on_rounding(self, n: Node) -> bool:
         """Whether n is a comparison that another rounding could reverse, such as that a maximum equals an
@@ -167,7 +167,7 @@ class _Problem:
         return not {a, b} <= self.free and (a in reachable([b]) or b in reachable([a]))
 
     def kept_bytes(self, kept: set[Node]) -> int:
-        return sum(cost.nbytes(n) for n in kept - self.handed_out)
+        return sum(n.nbytes for n in kept - self.handed_out)
 
     def split(self, kept: set[Node]) -> tuple[Graph, Graph, tuple[Node, ...]]:
         """Forward and backward, and what is handed from one to the other."""

@@ -1,16 +1,10 @@
 """The op `scan`: a loop whose body is recorded once, and whose derivative is again a scan.
 
-    carry = init
-    for x in xs:                 over the leading axis of every array in xs
-        carry, y = body(carry, x)
-        keep y
-    final, ys = carry, the y's stacked
-
-A Python loop works as well; it is recorded step by step, so that its program grows with the number of steps,
-and its backward keeps every step's values. A scan's program is as long as its body, and its backward keeps
-every k-th carry and recomputes those between: with k = sqrt(n) the memory for n steps is that of about
-2 sqrt(n) carries, at the cost of one more forward run. Griewank and Walther 2008,
-Evaluating Derivatives, section 12 (with one level of checkpoints).
+A Python loop is recorded step by step, so that its program grows with the number of steps, and its backward
+keeps every step's values. A scan's program is as long as its body, and its backward keeps every k-th carry
+and recomputes those between: with k = sqrt(n) the memory for n steps is that of about 2 sqrt(n) carries, at
+the cost of one more forward run. Griewank and Walther 2008, Evaluating Derivatives, section 12 (one level of
+checkpoints).
 
 The op
 
@@ -70,28 +64,22 @@ def evaluate_scan(*values: np.ndarray, body: Graph, n: int, carries: int, slices
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
-    x_rows, y_rows = _rows(xs, n), _rows(ys, n)
-    with program_of(body).borrowed() as run:
-        carry = _steps(run, carry, x_rows, consts, y_rows, checkpoints, every)
-    return (*carry, *ys, *checkpoints)
-
-
-def _steps(run, carry, x_rows, consts, y_rows, checkpoints, every: int) -> Sequence[np.ndarray]:
-    """The last carry. A step writes its carry to the checkpoint that it is to be, or to scratch memory."""
     for rows, c in zip(checkpoints, carry):
         rows[0] = c
-    kept = iter(_rows(checkpoints, n_checkpoints(len(x_rows), every))[1:])
-    # one is read by the step that writes to the other
+    kept = iter(_rows(checkpoints, n_checkpoints(n, every))[1:])
+    # A step writes its carry to the checkpoint that it is to be, or to one of two sets of scratch memory, of
+    # which it reads the other
     scratch, other = ([np.empty(c.shape[1:], c.dtype) for c in checkpoints] for _ in range(2))
-    for t, (x, y) in enumerate(zip(x_rows, y_rows), 1):
-        if t % every or t == len(x_rows):
-            after = scratch
-            scratch, other = other, scratch
-        else:
-            after = next(kept)
-        run((*carry, *x, *consts), (*after, *y))
-        carry = after
-    return carry
+    with program_of(body).borrowed() as run:
+        for t, (x, y) in enumerate(zip(_rows(xs, n), _rows(ys, n)), 1):
+            if t % every or t == n:
+                after = scratch
+                scratch, other = other, scratch
+            else:
+                after = next(kept)
+            run((*carry, *x, *consts), (*after, *y))
+            carry = after
+    return (*carry, *ys, *checkpoints)
 
 
 def _rows(arrays: Sequence[np.ndarray], n: int) -> list[tuple]:

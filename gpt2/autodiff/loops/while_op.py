@@ -1,16 +1,10 @@
-"""The ops `while_loop` and `while_loop_back`: loops whose number of steps is known only at run time.
-
-    carry = init
-    while cond(carry):
-        carry = body(carry)
-
-Both are recorded once, and the program has them once, however many steps are taken. Two ops:
+"""The ops `while_loop` and `while_loop_back`: loops whose number of steps is known only at run time. Their
+bodies are recorded once, and the program has them once, however many steps are taken.
 
     while_loop(*carry, *consts; test, body, carries, keep, limit) -> (*final, steps, spacing, *kept)
     while_loop_back(*carry, *consts, steps, spacing, *kept, *dfinal; body, step, ...) -> (*dcarry, *dconsts)
 
 `test` and `body` are graphs of (carry, consts), where consts are the values from outside that they read.
-Where the test still holds after `limit` steps, that is an error.
 
 Shapes in a graph are static, so the forward keeps at most `keep` carries: each one at first, and when these
 are full every second, then every fourth, and so on: kept[j] is the carry before step j * spacing. The
@@ -26,8 +20,7 @@ The derivative of a backward follows from its meaning: J'w, where J is the Jacob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -40,7 +33,7 @@ from ..ops import apply, const, input_node
 from ..ops.build import cast, reshape, sum_, ufunc, where
 from ..ops.interpret import apart
 from ..ops.leads import NoRule
-from ..ops.subgraph import beside, inputs_like, items, or_zeros, splice, zeros_like
+from ..ops.subgraph import beside, inputs_like, items, or_zeros, result_types, splice, zeros_like
 from ..ops.table import Leads, row
 from ..pipeline import program_of
 from .map_op import swap_first
@@ -95,36 +88,27 @@ def evaluate_while(
     carry, consts = values[:carries], values[carries:]
     kept = _Kept(body.outputs, keep, limit)
     (more,) = program_of(test)(*values)
-    go = _in_arrays if (run := of_numbers(_with_test(body, test))) is None else partial(_in_floats, run)
-    carry, steps = go(_with_test(body, test), carry, consts, more, kept)
-    return (*apart(carry, values), np.array(steps), np.array(kept.spacing), *kept.arrays)
-
-
-def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[np.ndarray], int]:
-    """(the last carry, the number of steps). The last output of body: whether there is another step."""
-    # Each step reads one of two sets of buffers and writes the other
-    now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:-1]] for _ in range(2))
-    again = np.empty((), bool)
+    body = _with_test(body, test)
     steps = 0
-    with program_of(body).borrowed() as run:
+    if (numbers := of_numbers(body)) is not None:
+        carry, consts = [c.item() for c in carry], [c.item() for c in consts]
         while more:
             kept.add(steps, carry)
-            run((*carry, *consts), (*now, again))
-            carry, now, then = now, then, now
-            more = again
+            *carry, more = numbers(*carry, *consts)
             steps += 1
-    return carry, steps
-
-
-def _in_floats(run: Callable, body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence, int]:
-    """The same if every value is one number."""
-    carry, consts = [c.item() for c in carry], [c.item() for c in consts]
-    steps = 0
-    while more:
-        kept.add(steps, carry)
-        *carry, more = run(*carry, *consts)
-        steps += 1
-    return [np.array(c, o.dtype) for c, o in zip(carry, body.outputs)], steps
+        carry = [np.array(c, o.dtype) for c, o in zip(carry, body.outputs)]
+    else:
+        # Each step reads one of two sets of buffers and writes the other
+        now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:-1]] for _ in range(2))
+        again = np.empty((), bool)
+        with program_of(body).borrowed() as run:
+            while more:
+                kept.add(steps, carry)
+                run((*carry, *consts), (*now, again))
+                carry, now, then = now, then, now
+                more = again
+                steps += 1
+    return (*apart(carry, values), np.array(steps), np.array(kept.spacing), *kept.arrays)
 
 
 def _keep_none_unused(read: set[int], attrs: dict) -> dict:
@@ -181,21 +165,11 @@ def _vjp(g, out, *args, wanted, test: Graph, body: Graph, carries: int, keep: in
     back = Backward(body, carries, 0, [], wanted)
     results_of_loop = items(out)
     cts = [or_zeros(None if g[k] is None else applied(g[k]), results_of_loop[k]) for k in back.float_carry]
-    attrs = dict(
-        body=body,
-        step=back.step,
-        carries=carries,
-        keep=keep,
-        floats=tuple(back.float_carry),
-        reads=tuple(back.read_consts),
-    )
+    attrs = dict(body=body, step=back.step, carries=carries, keep=keep)
+    attrs |= dict(floats=tuple(back.float_carry), reads=tuple(back.read_consts))
     grads = items(apply("while_loop_back", *args, *results_of_loop[carries:], *cts, **attrs))
     by_argument = dict(zip(back.places, grads))
     return tuple(map(by_argument.get, range(len(args))))
-
-
-def _back_infer(*args, body: Graph, step: Graph, **attrs):
-    return tuple(o.shape for o in step.outputs), tuple(o.dtype for o in step.outputs)
 
 
 class _BackArguments:
@@ -211,62 +185,37 @@ class _BackArguments:
 def evaluate_back(
     *values: np.ndarray, body: Graph, step: Graph, carries: int, keep: int, floats: tuple, reads: tuple
 ) -> tuple[np.ndarray, ...]:
-    arguments = _BackArguments([np.asarray(v) for v in values], body, carries)
-    steps, spacing = int(arguments.steps), int(arguments.spacing)
-    cts = [np.array(d, body.outputs[k].dtype) for d, k in zip(arguments.cts, floats)]
-    sums = [np.zeros(o.shape, o.dtype) for o in step.outputs[len(floats) :]]
-    with program_of(body).borrowed() as forth, program_of(step).borrowed() as back:
-        backward = _Backward(body, forth, back, arguments.consts, [*cts, *sums], max(2, keep))
-        for start in reversed(range(0, steps, spacing)):
-            backward.back([a[start // spacing] for a in arguments.kept], min(spacing, steps - start))
-    return tuple(backward.grads)
+    """Goes back from the last kept carry to the first, and divides what lies between in the same way."""
+    given = _BackArguments([np.asarray(v) for v in values], body, carries)
+    grads = [np.array(d, body.outputs[k].dtype) for d, k in zip(given.cts, floats)]
+    grads += [np.zeros(o.shape, o.dtype) for o in step.outputs[len(floats) :]]
+    other = [np.empty_like(x) for x in grads]
 
+    def go_back(kept: Sequence[np.ndarray], spacing: int, n: int) -> None:
+        """Through n steps, of which every so many carries are kept."""
+        nonlocal grads, other
+        for start in reversed(range(0, n, spacing)):
+            carry, count = [a[start // spacing, ...] for a in kept], min(spacing, n - start)
+            if count > 1:
+                go_back(*go_forth(carry, count), count)
+            else:
+                back((*grads, *carry, *given.consts), other)
+                grads, other = other, grads
 
-class _Backward:
-    """A running backward: `grads` are the gradients of the carry, and the sums of those of the consts."""
-
-    def __init__(self, body: Graph, forth: Callable, back: Callable, consts, grads, room: int):
-        self.forth, self.back_one = forth, back
-        self.consts, self.grads, self.room = consts, grads, room
-        self.other = [np.empty_like(x) for x in grads]
-        self.like = body.outputs
-        self.rows: list[np.ndarray] | None = None  # carries of a segment that fits
-
-    def back(self, first: Sequence[np.ndarray], n: int) -> None:
-        """Go back n steps, from the one that starts at this carry."""
-        if n <= self.room:
-            for carry in reversed(self.carries(first, n)):
-                self.back_one((*self.grads, *carry, *self.consts), self.other)
-                self.grads, self.other = self.other, self.grads
-            return
-        every = -(-n // self.room)
-        starts = [list(c) for c in self.every(first, n, every)]
-        for k in reversed(range(len(starts))):
-            self.back(starts.pop(), min(every, n - k * every))
-
-    def carries(self, first: Sequence[np.ndarray], n: int) -> list:
-        """The carries before n steps."""
-        if n == 1:
-            return [first]
-        if self.rows is None:
-            self.rows = [np.empty((self.room, *c.shape), c.dtype) for c in self.like]
-        carries_before = [first]
+    def go_forth(carry: Sequence[np.ndarray], n: int) -> tuple[Sequence[np.ndarray], int]:
+        """(the carries that are kept of those before n steps, their spacing)."""
+        now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs] for _ in range(2))
+        kept = _Kept(body.outputs, min(n, max(FEWEST, keep)), None)
+        kept.add(0, carry)
         for t in range(1, n):
-            carries_before.append([a[t, ...] for a in self.rows])
-            self.forth((*carries_before[-2], *self.consts), carries_before[-1])
-        return carries_before
-
-    def every(self, first: Sequence[np.ndarray], n: int, every: int) -> list:
-        """The carries before steps 0, every, 2 every, ... of n."""
-        starts = [first]
-        now, then = ([np.empty(c.shape, c.dtype) for c in self.like] for _ in range(2))
-        carry = first
-        for t in range(1, (n - 1) // every * every + 1):
-            self.forth((*carry, *self.consts), now)
+            forth((*carry, *given.consts), now)
             carry, now, then = now, then, now
-            if t % every == 0:
-                starts.append([c.copy() for c in carry])
-        return starts
+            kept.add(t, carry)
+        return kept.arrays, kept.spacing
+
+    with program_of(body).borrowed() as forth, program_of(step).borrowed() as back:
+        go_back(given.kept, int(given.spacing), int(given.steps))
+    return tuple(grads)
 
 
 # --- the derivative of a backward -----------------------------------------------------------------------
@@ -398,16 +347,6 @@ def _influence(flags, of_graph, test: Graph, body: Graph, carries: int, **attrs)
     return [steps or has for has in results]
 
 
-def _back_influence(flags, of_graph, body: Graph, step: Graph, carries: int, reads: tuple, **attrs):
-    arguments = _BackArguments(flags, body, carries)
-    of_carry = [a or b for a, b in zip(arguments.carry, arguments.kept)]
-    of_body = [*of_carry, *arguments.consts]
-    of_body = flags_of_all_steps(of_body, carries, lambda flags: of_graph(body, flags))
-    start = [*arguments.cts, *(False for _ in reads), *of_body]
-    back = flags_of_all_steps(start, len(step.outputs), lambda flags: of_graph(step, flags))
-    return [arguments.steps or arguments.spacing or has for has in back[: len(step.outputs)]]
-
-
 row(
     "while_loop",
     "structural",
@@ -424,12 +363,11 @@ row(
 row(
     "while_loop_back",
     "structural",
-    infer=_back_infer,
+    infer=lambda *args, body, step, **attrs: result_types(step),
     evaluate=evaluate_back,
     jvp_rule=_back_jvp,
     vjp_rule=_back_vjp,
     leads=Leads(_back_batch),
-    influence=_back_influence,
     cost=1000.0,
     scheduled_alone=True,
 )

@@ -41,8 +41,8 @@ def follow(graph: Graph, arrays: Sequence, name: str) -> None:
     names = node_names(graph)
     drop = last_uses(graph)
     values: dict[Node, np.ndarray] = {n: np.asarray(x, n.dtype) for n, x in zip(graph.inputs, arrays)}
-    spoilt: dict[Node, list[Node]] = {}  # value that is not finite -> its arguments that are not
-    origin: dict[Node, tuple] = {}  # where it began -> message and location
+    origin: dict[Node, Node] = {}  # value that is not finite -> the oldest on the way to it with none before
+    blame: dict[Node, str] = {}  # of those oldest
     for n in graph.nodes:
         if n.op == "const":
             values[n] = np.asarray(n.value, n.dtype)
@@ -51,15 +51,15 @@ def follow(graph: Graph, arrays: Sequence, name: str) -> None:
                 values[n] = evaluate(n.op, [values[a] for a in n.args], n.attrs)
         at = _first_bad(values[n])
         if at is not None:
-            spoilt[n] = [a for a in n.args if a in spoilt]
-            if not spoilt[n]:
-                origin[n] = (_blame(n, at, values, names, name), n.loc)
+            before = [origin[a] for a in n.args if a in origin]
+            origin[n] = min(before, key=lambda a: a.id, default=n)
+            if not before:
+                blame[n] = _blame(n, at, values, names, name)
         for a in drop.get(n, ()):
             del values[a]
     for o in graph.outputs:
-        if o in spoilt and o.op not in ("input", "const"):
-            message, loc = origin[_begin(o, spoilt)]
-            raise AnomalyError(message, loc)
+        if o in origin and o.op not in ("input", "const"):
+            raise AnomalyError(blame[origin[o]], origin[o].loc)
 
 
 def _first_bad(value) -> tuple | None:
@@ -70,20 +70,6 @@ def _first_bad(value) -> tuple | None:
             at = np.unravel_index(np.argmin(np.isfinite(part)), part.shape)
             return tuple(map(int, at)), part[at]
     return None
-
-
-def _begin(n: Node, spoilt) -> Node:
-    """The oldest value on the way to n with nothing spoilt before it."""
-    beginnings, stack, seen = [], [n], set()
-    while stack:
-        n = stack.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        stack += spoilt[n]
-        if not spoilt[n]:
-            beginnings.append(n)
-    return min(beginnings, key=lambda n: n.id)
 
 
 def _blame(n: Node, at, values, names, program: str) -> str:

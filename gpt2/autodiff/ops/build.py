@@ -166,26 +166,10 @@ def expand(x: Node, axes: Sequence[int], ndim: int) -> Node:
 
 
 # The operators of nodes, so that derivative rules read as mathematics
-_OPERATORS = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "pow": "power",
-    "matmul": "matmul",
-    "neg": "negative",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
+_OPERATORS = dict(add="add", sub="subtract", mul="multiply", truediv="divide", pow="power", matmul="matmul")
+_OPERATORS |= dict(neg="negative", lt="less", le="less_equal", gt="greater", ge="greater_equal")
 
-
-def _enter_operators() -> None:
-    for name, op in _OPERATORS.items():
-        setattr(Node, f"__{name}__", ufunc(op))
-        if name in ("add", "sub", "mul", "truediv", "pow"):
-            setattr(Node, f"__r{name}__", lambda self, other, op=op: apply(op, other, self))
-
-
-_enter_operators()
+for _name, _op in _OPERATORS.items():
+    setattr(Node, f"__{_name}__", ufunc(_op))
+    if _name in ("add", "sub", "mul", "truediv", "pow"):
+        setattr(Node, f"__r{_name}__", lambda self, other, op=_op: apply(op, other, self))

@@ -24,7 +24,7 @@ from ..graph import Node, const_value, is_scalar_const
 from ..hidden import decided
 from . import leads, shifts, table
 from .build import absolute, cast, conjugate, cos, cosh, equal, exp, log, sin, sinh, sqrt, square, where
-from .table import EVERYWHERE, EXACTLY, INTEGERS, NEARLY, OPS, REALS, SEVERAL, Op, apply, const, row
+from .table import EVERYWHERE, EXACTLY, INTEGERS, NEARLY, REALS, SEVERAL, Leads, apply, const, row
 
 
 def broadcast_shape(*nodes: Node) -> tuple[int, ...]:
@@ -43,21 +43,20 @@ def ufunc_dtype(ufunc: np.ufunc, dtypes: tuple) -> np.dtype:
     return ufunc.resolve_dtypes((*dtypes, None))[-1]
 
 
-def ufunc_row(name: str, partials: Callable | None = None, kind: str = "elementwise", **columns: Any) -> Op:
+def _ufunc_row(name: str, kind: str, cost: float, **columns: Any) -> None:
     """A row for the NumPy ufunc of that name (one result)."""
     ufunc = getattr(np, name)
-    if kind != "linear":
-        columns["leads"] = leads.ELEMENTWISE
-    return row(
+    row(
         name,
         kind,
         infer=lambda *args: (broadcast_shape(*args), ufunc_dtype(ufunc, tuple(a.dtype for a in args))),
-        evaluate=ufunc,
         code=lambda *args: f"np.{name}({', '.join(args)})",
-        partials=partials,
         ufunc=ufunc,
         streams=True,
-        **columns,
+        cost=cost,
+        operator=_OPERATORS.get(name),
+        math=_MATH.get(name),
+        **{"evaluate": ufunc, "leads": leads.ELEMENTWISE, **columns},
     )
 
 
@@ -85,6 +84,13 @@ def _power_base(a, b):
             return n, or_zero(a, lambda v: v ** (n - 1))
         return 1.0 if n == 1 else (n, a) if n == 2 else (n, a ** (n - 1))
     return b * a ** where(equal(b, 0.0), 1.0, b - 1.0)
+
+
+def _powers(a, b):
+    """a ** b: of numbers C's pow, as for Python's `**`; of arrays NumPy's loop, which rounds otherwise."""
+    if np.ndim(a) == np.ndim(b) == 0:
+        return np.asarray(np.asarray(a)[()] ** np.asarray(b)[()])
+    return np.power(a, b)
 
 
 def _logaddexp(base):
@@ -251,7 +257,7 @@ _CONTINUOUS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
     "positive": (lambda out, x: (1.0,), 0.3, dict(exact_on=EVERYWHERE)),
     "square": (lambda out, x: ((2.0, x),), 0.1, _NUMBERS | dict(shift=shifts.power(2.0))),
     "reciprocal": (lambda out, x: ((square(out), -1.0),), 0.25, dict(shift=shifts.power(-1.0))),
-    "power": (_power, 10.0, _SINGULAR),
+    "power": (_power, 10.0, _SINGULAR | dict(evaluate=_powers)),
     # exponentials, logarithms, roots
     "exp": (lambda out, x: (out,), 0.45, dict(shift=shifts.exp)),
     "exp2": (lambda out, x: ((out, math.log(2)),), 0.25, {}),
@@ -331,27 +337,12 @@ _MATH = dict(
 )
 
 
-def _python(name: str) -> dict[str, str | None]:
-    return {"operator": _OPERATORS.get(name), "math": _MATH.get(name)}
-
-
-for _name, (_partials, _cost, _columns) in _CONTINUOUS.items():
-    ufunc_row(_name, _partials, cost=_cost, discontinuous=False, **_python(_name), **_columns)
-for _name, (_partials, _cost, _columns) in _WITH_JUMPS.items():
-    ufunc_row(_name, _partials, cost=_cost, **_python(_name), **_columns)
+for _table, _jumps in ((_CONTINUOUS, False), (_WITH_JUMPS, True)):
+    for _name, (_partials, _cost, _columns) in _table.items():
+        _ufunc_row(_name, "elementwise", _cost, partials=_partials, discontinuous=_jumps, **_columns)
 for _name, _columns in _STEPS.items():
-    ufunc_row(_name, kind="nondiff", cost=0.2, **_python(_name), **{"exact_on": EVERYWHERE, **_columns})
-ufunc_row("conjugate", kind="linear", cost=0.3, transpose=lambda g, out, x: (conjugate(g),))
-
-
-def _powers(a, b):
-    """a ** b: of numbers C's pow, as for Python's `**`; of arrays NumPy's loop, which rounds otherwise."""
-    if np.ndim(a) == np.ndim(b) == 0:
-        return np.asarray(np.asarray(a)[()] ** np.asarray(b)[()])
-    return np.power(a, b)
-
-
-OPS["power"].evaluate = _powers
+    _ufunc_row(_name, "nondiff", 0.2, **{"exact_on": EVERYWHERE, **_columns})
+_ufunc_row("conjugate", "linear", 0.3, transpose=lambda g, out, x: (conjugate(g),), leads=Leads())
 
 
 def _sinc(out, x):
@@ -396,22 +387,13 @@ row(
 )
 
 
-def _part_dtype(dtype: np.dtype) -> np.dtype:
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
-
-
 def _angle(out, x):
     return ((1.0 / x, -1j) if x.dtype.kind == "c" else None,)
 
 
 def _angle_dtype(dtype: np.dtype) -> np.dtype:
-    part = np.dtype(int) if dtype.kind == "b" else _part_dtype(dtype)  # np.angle's 0 is one beside bools
+    part = np.dtype(int) if dtype.kind == "b" else table.real_dtype(dtype)  # np.angle's 0 is one beside bools
     return ufunc_dtype(np.arctan2, (part, part))
-
-
-def _sinc_dtype(dtype: np.dtype) -> np.dtype:
-    """np.sinc puts a Python float into the array first, so that short integers become float64 as well."""
-    return dtype if dtype.kind in "fc" else np.dtype(np.float64)
 
 
 def _function_row(name: str, result: Callable[[np.dtype], np.dtype], partials: Callable, **columns: Any):
@@ -429,8 +411,8 @@ def _function_row(name: str, result: Callable[[np.dtype], np.dtype], partials: C
 
 # Views in NumPy, at times: of memory that is used for other values. So they are written out
 _PART = dict(cost=0.2, has_out=True, discontinuous=False, exact_on=EVERYWHERE)
-_function_row("real", _part_dtype, lambda out, x: (1.0,), **_PART)
-_function_row("imag", _part_dtype, lambda out, x: (-1j if x.dtype.kind == "c" else None,), **_PART)
+_function_row("real", table.real_dtype, lambda out, x: (1.0,), **_PART)
+_function_row("imag", table.real_dtype, lambda out, x: (-1j if x.dtype.kind == "c" else None,), **_PART)
 
 
 def _complex(real: Any, imag: Any) -> np.ndarray:
@@ -458,7 +440,8 @@ row(
     exact_on=EVERYWHERE,
 )
 _function_row("angle", _angle_dtype, _angle, cost=15.0)
-_function_row("sinc", _sinc_dtype, _sinc, cost=5.0, discontinuous=False)
+# np.sinc puts a Python float into the array first, so that short integers become float64 as well
+_function_row("sinc", table.float_dtype, _sinc, cost=5.0, discontinuous=False)
 
 # selection and conversion. `where` is linear in its branches, not in its condition; its transpose stands in
 # chain_rule.py, because it keeps the condition beside the gradient

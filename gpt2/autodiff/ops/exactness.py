@@ -33,7 +33,8 @@ def decided(graph: Graph, order: Sequence[Node] | None = None) -> set[int]:
     returned = {o.id for o in graph.outputs if not o.derived}
     decisive: set[int] = set()
     for n in reversed(graph.nodes if order is None else order):
-        if n.id in decisive or not _is_continuous(n):
+        continuous = not facts(n).discontinuous and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
+        if n.id in decisive or not continuous:
             decisive.update([a.id for a in n.args])
             continue
         if n.op == "where":
@@ -41,10 +42,6 @@ def decided(graph: Graph, order: Sequence[Node] | None = None) -> set[int]:
         if n.id in returned:
             returned.update([a.id for a in n.args if not a.derived])
     return decisive | returned
-
-
-def _is_continuous(n: Node) -> bool:
-    return not facts(n).discontinuous and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
 
 
 def without_rounding(nodes: Iterable[Node]) -> bool:
@@ -58,14 +55,11 @@ def without_rounding(nodes: Iterable[Node]) -> bool:
         known.add(n)
         if n.op not in ("input", "const"):
             kinds = facts(n).exact_on
-            if not kinds or not all(_is_of(x, kinds) for x in (n, *n.args)):
+            dtypes = [x.dtype for x in (n, *n.args)]
+            if not kinds or any(isinstance(d, tuple) or d.kind not in kinds for d in dtypes):
                 return False
         todo.extend(n.args)
     return True
-
-
-def _is_of(x: Node, kinds: str) -> bool:
-    return not isinstance(x.dtype, tuple) and x.dtype.kind in kinds
 
 
 def mark_derived(made: Iterable[Node | None], start: int) -> None:

@@ -29,24 +29,17 @@ def gather_shape(shape: Sequence[int], spec: Sequence, index_shapes: Sequence[tu
     indexing").
     """
     lengths = iter(shape)
-    out: list[int] = []
-    arrays = []  # their positions in the spec
-    first = 0  # where their axes go
-    for position, s in enumerate(spec):
+    others: list[int] = []  # of slices and new axes
+    for s in spec:
         if s == "new":
-            out.append(1)
-        elif s[0] == "array":
-            if next(lengths, None) is None:
-                raise IndexError(f"too many indices for an array of {len(shape)} axes")
-            if not arrays:
-                first = len(out)
-            arrays.append(position)
-        else:
-            out.append(len(range(*slice(*s).indices(next(lengths)))))
-    out.extend(lengths)
-    if arrays and arrays[-1] - arrays[0] + 1 != len(arrays):
-        first = 0
-    return (*out[:first], *np.broadcast_shapes(*index_shapes), *out[first:])
+            others.append(1)
+        elif s[0] != "array":
+            others.append(len(range(next(lengths))[slice(*s)]))
+        elif next(lengths, None) is None:
+            raise IndexError(f"too many indices for an array of {len(shape)} axes")
+    others.extend(lengths)
+    first = leads.first_of_adjacent(spec) or 0
+    return (*others[:first], *np.broadcast_shapes(*index_shapes), *others[first:])
 
 
 def _written(write):

@@ -89,10 +89,6 @@ def batch_of_matmul(b: Batch, x: Node, y: Node) -> Node:
     return broadcasting(b, x, y)
 
 
-def rows_of_matmul(n: Node, N: int, p: int) -> Flags:
-    return None if p > n.ndim - 2 else rows_of_elementwise(n, N, p)
-
-
 def batch_of_einsum(b: Batch, *args: Node, subscripts: str, **attrs: Any) -> Node:
     """One more letter."""
     free = [c for c in string.ascii_letters if c not in subscripts]
@@ -103,7 +99,7 @@ def batch_of_einsum(b: Batch, *args: Node, subscripts: str, **attrs: Any) -> Nod
     return apply("einsum", *args, subscripts=f"{','.join(terms)}->{free[0]}{out}", **attrs)
 
 
-MATMUL = Leads(batch_of_matmul, rows_of_matmul)
+MATMUL = Leads(batch_of_matmul, lambda n, N, p: None if p > n.ndim - 2 else rows_of_elementwise(n, N, p))
 EINSUM = Leads(batch_of_einsum)
 
 
@@ -133,33 +129,25 @@ AXIS = Leads(along_axes)
 AXIS_IN_ROWS = Leads(along_axes, rows_of_axes)
 
 
-# shapes
-def batch_of_reshape(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
-    return reshape(x, (b.n, *shape))
+# shapes and slices
+RESHAPE = Leads(
+    batch=lambda b, x, *, shape: reshape(x, (b.n, *shape)),
+    rows=lambda n, N, p: None if row_axes(n.args[0].shape, N) is None else (ROW,),
+)
+TRANSPOSE = Leads(
+    batch=lambda b, x, *, perm: transpose(x, (0, *(p + 1 for p in perm))),
+    rows=lambda n, N, p: (ROW,) if n.attrs["perm"][:p] == tuple(range(p)) else None,
+)
+BROADCAST = Leads(
+    batch=lambda b, x, *, shape: broadcast(b.aligned(x, True, len(shape)), (b.n, *shape)),
+    rows=rows_of_elementwise,
+)
+SLICE = Leads(
+    batch=lambda b, x, *, index: apply("slice", x, index=(_whole(b), *index)),
+    rows=lambda n, N, p: (ROW,) if _full(n.attrs["index"], n.args[0].shape, p) else None,
+)
 
 
-def rows_of_reshape(n: Node, N: int, p: int) -> Flags:
-    return (ROW,) if row_axes(n.args[0].shape, N) is not None else None
-
-
-def batch_of_transpose(b: Batch, x: Node, *, perm: Sequence[int]) -> Node:
-    return transpose(x, (0, *(p + 1 for p in perm)))
-
-
-def rows_of_transpose(n: Node, N: int, p: int) -> Flags:
-    return (ROW,) if n.attrs["perm"][:p] == tuple(range(p)) else None
-
-
-def batch_of_broadcast(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
-    return broadcast(b.aligned(x, True, len(shape)), (b.n, *shape))
-
-
-RESHAPE = Leads(batch_of_reshape, rows_of_reshape)
-TRANSPOSE = Leads(batch_of_transpose, rows_of_transpose)
-BROADCAST = Leads(batch_of_broadcast, rows_of_elementwise)
-
-
-# slices
 def _whole(b: Batch) -> tuple[int, int, int]:
     return (0, b.n, 1)
 
@@ -167,14 +155,6 @@ def _whole(b: Batch) -> tuple[int, int, int]:
 def _full(index, shape, p: int) -> bool:
     pairs = zip(index[:p], shape)
     return all(tuple(s) in ((0, m, 1), (None, None, None), (0, m, None), (0, None, 1)) for s, m in pairs)
-
-
-def batch_of_slice(b: Batch, x: Node, *, index: Sequence[tuple]) -> Node:
-    return apply("slice", x, index=(_whole(b), *index))
-
-
-def rows_of_slice(n: Node, N: int, p: int) -> Flags:
-    return (ROW,) if _full(n.attrs["index"], n.args[0].shape, p) else None
 
 
 def batch_of_assemble(
@@ -201,38 +181,33 @@ def batch_of_update(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> No
 
 def rows_of_update(n: Node, N: int, p: int) -> Flags:
     x, v = n.args
-    if not _full(n.attrs["index"], x.shape, p) or v.shape[:p] != x.shape[:p]:
-        return None
-    return (ROW, ROW)
+    return (ROW, ROW) if _full(n.attrs["index"], x.shape, p) and v.shape[:p] == x.shape[:p] else None
 
 
-SLICE = Leads(batch_of_slice, rows_of_slice)
 ASSEMBLE = Leads(batch_of_assemble, rows_of_assemble)
 UPDATE = Leads(batch_of_update, rows_of_update)
 
 
 # arrays of indices
-def _indexed(b: Batch, spec: Sequence, arrays: Sequence[Node], flags: Sequence[bool]) -> tuple:
-    """(spec, index arrays) that pick for every example from its own row."""
+def _indexed(
+    b: Batch, spec: Sequence, arrays: Sequence[Node], flags: Sequence[bool]
+) -> tuple[tuple, list[Node], int, int]:
+    """(spec, index arrays) that pick for every example from its own row, how many axes the arrays make, and
+    where those stand in the result for one example.
+    """
     m = max((x.ndim - has for x, has in zip(arrays, flags)), default=0)
     rows = const(np.arange(b.n).reshape((b.n,) + (1,) * m))
-    spec = (("array", 0), *(("array", s[1] + 1) if s != "new" and s[0] == "array" else s for s in spec))
-    return spec, [rows, *(b.aligned(x, has, m) for x, has in zip(arrays, flags))]
-
-
-def _index_axes(spec: Sequence, arrays, flags) -> tuple[int, int]:
-    """(how many axes the index arrays make, where they stand in the result for one example)."""
-    m = max((x.ndim - has for x, has in zip(arrays, flags)), default=0)
-    return m, _first_of_adjacent(spec) or 0
+    wider = (("array", 0), *(("array", s[1] + 1) if s != "new" and s[0] == "array" else s for s in spec))
+    aligned = [rows, *(b.aligned(x, has, m) for x, has in zip(arrays, flags))]
+    return wider, aligned, m, first_of_adjacent(spec) or 0
 
 
 def batch_of_gather(b: Batch, x: Node, *arrays: Node, spec: Sequence) -> Node:
-    m, first = _index_axes(spec, arrays, b.flags[1:])
-    if b.flags[0] and not any(b.flags[1:]) and _first_of_adjacent(spec) is not None:
+    if b.flags[0] and not any(b.flags[1:]) and first_of_adjacent(spec) is not None:
         return apply("gather", x, *arrays, spec=(_whole(b), *spec))
     whole = b.front(x, b.flags[0])
-    spec, arrays = _indexed(b, spec, arrays, b.flags[1:])
-    picked = apply("gather", whole, *arrays, spec=spec)  # (n, *axes of the arrays, *others)
+    spec, indices, m, first = _indexed(b, spec, arrays, b.flags[1:])
+    picked = apply("gather", whole, *indices, spec=spec)  # (n, *axes of the arrays, *others)
     return transpose(picked, _moved(picked.ndim, m, first))
 
 
@@ -242,7 +217,7 @@ def rows_of_gather(n: Node, N: int, p: int) -> Flags:
     return (WHOLE, ROW) if takes_rows(n.attrs["spec"], table, arrays) and p <= arrays[0].ndim else None
 
 
-def _first_of_adjacent(spec: Sequence) -> int | None:
+def first_of_adjacent(spec: Sequence) -> int | None:
     """The position of the first index array, if no slice or new axis stands between two of them."""
     positions = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
     adjacent = bool(positions) and positions[-1] - positions[0] + 1 == len(positions)
@@ -256,13 +231,12 @@ def _moved(ndim: int, m: int, first: int) -> list[int]:
 
 
 def batch_of_scatter(b: Batch, x: Node, v: Node, *arrays: Node, spec: Sequence) -> Node:
-    m, first = _index_axes(spec, arrays, b.flags[2:])
     whole = b.front(x, b.flags[0])
     one_shape = apply("gather", _one(b, x, 0), *(_one(b, a, 2 + k) for k, a in enumerate(arrays)), spec=spec)
     values = b.aligned(b.front(v, b.flags[1]), True, one_shape.ndim)
+    spec, indices, m, first = _indexed(b, spec, arrays, b.flags[2:])
     order = np.argsort(_moved(one_shape.ndim + 1, m, first)).tolist()
-    spec, arrays = _indexed(b, spec, arrays, b.flags[2:])
-    return apply(b.out.op, whole, transpose(values, order), *arrays, spec=spec)
+    return apply(b.out.op, whole, transpose(values, order), *indices, spec=spec)
 
 
 def _one(b: Batch, x: Node, k: int) -> Node:

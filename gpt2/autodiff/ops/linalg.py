@@ -32,27 +32,13 @@ from .build import (
     swap_last,
     take_slice,
 )
-from .table import Op, apply, const, row
-
-
-def float_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype that numpy.linalg computes in."""
-    return dtype if dtype.kind in "fc" else np.dtype(np.float64)
-
-
-def real_dtype(dtype: np.dtype) -> np.dtype:
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+from .table import Op, apply, const, float_dtype, real_dtype, row
 
 
 def matrix_row(name: str, infer: Callable, evaluate: Callable | None = None, **columns: Any) -> Op:
-    function = evaluate or getattr(np.linalg, name)
-
-    def code(*args, **attrs):
-        return f"np.linalg.{name}({', '.join([*args, *(f'{k}={v!r}' for k, v in attrs.items())])})"
-
-    columns.setdefault("code", code)
-    columns.setdefault("leads", leads.STACKS)
-    return row(name, "nonlinear", infer=infer, evaluate=function, cost=100.0, **columns)
+    columns = {"code": lambda *args: f"np.linalg.{name}({', '.join(args)})", "leads": leads.STACKS, **columns}
+    evaluate = evaluate or getattr(np.linalg, name)
+    return row(name, "nonlinear", infer=infer, evaluate=evaluate, cost=100.0, **columns)
 
 
 def _same(x):
@@ -117,10 +103,6 @@ def inv(x: Node) -> Node:
 matrix_row("inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out))
 
 
-def _det_jvp(t, out, x):
-    return sum_(apply("cofactors", x, _as_matrix(out)) * t[0], (-2, -1))
-
-
 def _as_matrix(det: Node) -> Node:
     return reshape(det, (*det.shape, 1, 1))
 
@@ -174,7 +156,11 @@ def _along_jvp(t, out, x, e):
     return moved if along is None else moved + along
 
 
-matrix_row("det", lambda x: (x.shape[:-2], float_dtype(x.dtype)), jvp=_det_jvp)
+matrix_row(
+    "det",
+    lambda x: (x.shape[:-2], float_dtype(x.dtype)),
+    jvp=lambda t, out, x: sum_(apply("cofactors", x, _as_matrix(out)) * t[0], (-2, -1)),
+)
 # the derivative of det, which is given as (..., 1, 1); and the derivative of that in a direction
 matrix_row(
     "cofactors",
@@ -260,9 +246,8 @@ matrix_row("cholesky", _same, jvp=_cholesky_jvp)
 
 
 def _qr_infer(x):
-    m, n = x.shape[-2:]
-    k = min(m, n)
-    return ((*x.shape[:-2], m, k), (*x.shape[:-2], k, n)), (float_dtype(x.dtype),) * 2
+    *lead, m, n = x.shape
+    return ((*lead, m, min(m, n)), (*lead, min(m, n), n)), (float_dtype(x.dtype),) * 2
 
 
 def _qr_jvp(t, out, x):
@@ -338,9 +323,8 @@ matrix_row(
 
 
 def _svd_infer(x, full_matrices):
-    m, n = x.shape[-2:]
-    k = min(m, n)
-    lead, d = x.shape[:-2], float_dtype(x.dtype)
+    *lead, m, n = x.shape
+    k, d = min(m, n), float_dtype(x.dtype)
     inner_m, inner_n = (m, n) if full_matrices else (k, k)
     return ((*lead, m, inner_m), (*lead, k), (*lead, inner_n, n)), (d, real_dtype(d), d)
 

@@ -30,13 +30,20 @@ def _filled(x: np.ndarray) -> np.ndarray:
     return x if all(n == 1 or s for n, s in zip(x.shape, x.strides)) else np.array(x)
 
 
+def _matmul_infer(a, b):
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"matmul: {a.shape} @ {b.shape}: the last axis of the first must have the length of "
+            "the second-last axis of the second"
+        )
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (*lead, a.shape[-2], b.shape[-1]), np.result_type(a.dtype, b.dtype)
+
+
 row(
     "matmul",
     "multilinear",  # both with at least two axes; leading axes broadcast
-    infer=lambda a, b: (
-        (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *_matrix_shape(a, b)),
-        np.result_type(a.dtype, b.dtype),
-    ),
+    infer=_matmul_infer,
     evaluate=lambda a, b: np.matmul(_filled(a), _filled(b)),
     code=lambda a, b: f"{a} @ {b}",
     transpose=_matmul_transpose,
@@ -64,15 +71,6 @@ row(
     product=lambda x, y: (f"{x}.T", y),
     has_out=True,
 )
-
-
-def _matrix_shape(a, b):
-    if a.shape[-1] != b.shape[-2]:
-        raise ValueError(
-            f"matmul: {a.shape} @ {b.shape}: the last axis of the first must have the length of "
-            "the second-last axis of the second"
-        )
-    return a.shape[-2], b.shape[-1]
 
 
 def split_subscripts(subscripts: str) -> tuple[list[str], str]:

@@ -57,10 +57,6 @@ def reduction_row(
     )
 
 
-def _bool(dtype):
-    return np.dtype(bool)
-
-
 reduction_row(
     "sum",
     "add",
@@ -76,41 +72,37 @@ reduction_row(
 OPS["sum_as_numpy"] = replace(OPS["sum"], name="sum_as_numpy", adds_axes=none)
 
 
-def _extreme_jvp(beaten):
-    """The rule of max or min; `beaten` is the op that says which elements are not the extreme one."""
-
-    def jvp(t, out, x, axes, keepdims):
-        """The tangent of the largest element; of several equally large ones, their mean; of nan, nan."""
-        not_chosen = apply(beaten, x, expand(out, axes, x.ndim))  # a nan in `out` beats nothing
-        count = cast(sum_(apply("logical_not", not_chosen), axes, keepdims), x.dtype)
-        count = where(equal(out, out), count, math.nan)
-        return sum_(where(not_chosen, 0.0, t[0]), axes, keepdims) / count
-
-    return jvp
+_BEATEN = {"max": "less", "min": "greater"}  # says which elements are not the extreme one
 
 
-def _extreme_transpose(beaten):
+def _extreme_jvp(t, out, x, axes, keepdims):
+    """The tangent of the largest element; of several equally large ones, their mean; of nan, nan."""
+    not_chosen = apply(_BEATEN[out.op], x, expand(out, axes, x.ndim))  # a nan in `out` beats nothing
+    count = cast(sum_(apply("logical_not", not_chosen), axes, keepdims), x.dtype)
+    count = where(equal(out, out), count, math.nan)
+    return sum_(where(not_chosen, 0.0, t[0]), axes, keepdims) / count
+
+
+def _extreme_transpose(g, out, x, axes, keepdims):
     """The same backwards: the gradient goes to the largest element, in equal shares to several."""
-
-    def transpose(g, out, x, axes, keepdims):
-        g, out = expand(g, axes, x.ndim), expand(out, axes, x.ndim)
-        chosen = apply("logical_not", apply(beaten, x, out))
-        return (apply("share_among", g, chosen, out, axes=axes),)
-
-    return transpose
+    g, extreme = expand(g, axes, x.ndim), expand(out, axes, x.ndim)
+    chosen = apply("logical_not", apply(_BEATEN[out.op], x, extreme))
+    return (apply("share_among", g, chosen, extreme, axes=axes),)
 
 
-for _name, _ufunc, _beaten in (("max", "maximum", "less"), ("min", "minimum", "greater")):
+for _name, _ufunc in (("max", "maximum"), ("min", "minimum")):
     reduction_row(
         _name,
         _ufunc,
         "nonlinear",
-        jvp=_extreme_jvp(_beaten),
-        transpose=_extreme_transpose(_beaten),
+        jvp=_extreme_jvp,
+        transpose=_extreme_transpose,
         shift=shifts.reduction,
         discontinuous=False,
         exact_on=EVERYWHERE,
     )
+for _name, _ufunc in (("any", "logical_or"), ("all", "logical_and")):
+    reduction_row(_name, _ufunc, "nondiff", lambda dtype: np.dtype(bool), exact_on=EVERYWHERE)
 
 
 def _share_among(g, chosen, extreme, axes):
@@ -215,9 +207,6 @@ row(
     transpose=lambda g, out, *args, **attrs: (_reduceat_rule(g, False, out, *args, **attrs),),
     leads=leads.AXIS,
 )
-
-reduction_row("any", "logical_or", "nondiff", _bool, exact_on=EVERYWHERE)
-reduction_row("all", "logical_and", "nondiff", _bool, exact_on=EVERYWHERE)
 
 
 def _arg_row(name):

@@ -24,14 +24,13 @@ def index_slices(index: Sequence[tuple]) -> tuple[slice, ...]:
 
 
 def index_shape(index: Sequence[tuple], shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple([_length(s, n) for s, n in zip(index, shape)])
-
-
-def _length(s: tuple, n: int) -> int:
-    start, stop, step = s
-    if step == 1 and stop is not None and 0 <= start <= stop <= n:  # nearly all
-        return stop - start
-    return len(range(*slice(*s).indices(n)))
+    lengths = []
+    for (start, stop, step), n in zip(index, shape):
+        if step == 1 and stop is not None and 0 <= start <= stop <= n:  # nearly all
+            lengths.append(stop - start)
+        else:
+            lengths.append(len(range(n)[start:stop:step]))
+    return tuple(lengths)
 
 
 def index_text(index: Sequence, shape: Sequence[int] | None = None, arrays: Sequence[str] = ()) -> str:
@@ -117,17 +116,13 @@ def _assemble(*parts, shape, indices, dtype):
     for part, index in zip(parts, slices):
         out[index] += part
     if out.dtype.kind == "f" and any(np.any(np.signbit(p) & (p == 0)) for p in parts):
-        _restore_negative_zeros(out, parts, slices)
+        # Put back each -0.0 that one part alone says: 0.0 + -0.0 is 0.0
+        times = np.zeros(out.shape, np.intp)
+        for index in slices:
+            times[index] += 1
+        for part, index in zip(parts, slices):
+            np.copyto(out[index], part, where=times[index] == 1)
     return out
-
-
-def _restore_negative_zeros(out, parts, slices) -> None:
-    """Put back each -0.0 that one part alone says: 0.0 + -0.0 is 0.0."""
-    times = np.zeros(out.shape, np.intp)
-    for index in slices:
-        times[index] += 1
-    for part, index in zip(parts, slices):
-        np.copyto(out[index], part, where=times[index] == 1)
 
 
 def _assemble_jvp(tangents, out, *parts, shape, indices, dtype):

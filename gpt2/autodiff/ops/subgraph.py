@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 from ..graph import Graph, Node, reachable, remade, with_args
@@ -29,6 +29,10 @@ def influenced(outputs: Sequence[Node], sources: Sequence[Node]) -> list[bool]:
 
     Of a loop each result counts by itself: that of x alone does not depend on the tangents beside it.
     """
+
+    def of_graph(graph: Graph, flags: Sequence[bool]) -> list[bool]:
+        return influenced(graph.outputs, [*compress(graph.inputs, flags)])
+
     found: dict[Node, Any] = dict.fromkeys(sources, True)  # a tuple node's has a flag for each result
     for n in reachable(outputs, oldest=min([s.id for s in sources], default=0)) if sources else ():
         if n in found:
@@ -37,15 +41,10 @@ def influenced(outputs: Sequence[Node], sources: Sequence[Node]) -> list[bool]:
         if n.op == "item":
             found[n] = flags[0][n.attrs["i"]] if isinstance(flags[0], list) else flags[0]
         elif any(flags) and (rule := OPS[n.op].influence) is not None:
-            found[n] = rule(flags, lambda g, flags: influenced(g.outputs, marked(g.inputs, flags)), **n.attrs)
+            found[n] = rule(flags, of_graph, **n.attrs)
         else:
             found[n] = any(flags)
     return [found.get(o, False) for o in outputs]
-
-
-def marked(nodes: Sequence[Node], flags: Sequence[bool]) -> list[Node]:
-    """The nodes with a flag."""
-    return [x for x, has in zip(nodes, flags) if has]
 
 
 def result_types(graph: Graph) -> tuple[tuple, tuple]:
@@ -91,15 +90,13 @@ def is_float(node: Node) -> bool:
 
 
 def items(node: Node) -> list[Node]:
-    """The elements of a tuple node."""
-    return [_item(node, i) for i in range(len(node.shape))]
-
-
-def _item(node: Node, i: int) -> Node:
-    """What `item` of ops/build.py makes, without asking the table."""
-    x = Node("item", (node,), {"i": i}, node.shape[i], node.dtype[i])
-    x._frozen = (("i", i),)
-    return x
+    """The elements of a tuple node: what `item` of ops/build.py makes, without asking the table."""
+    elements = []
+    for i, (shape, dtype) in enumerate(zip(node.shape, node.dtype)):
+        x = Node("item", (node,), {"i": i}, shape, dtype)
+        x._frozen = (("i", i),)
+        elements.append(x)
+    return elements
 
 
 # ---- outlined calls ----------------------------------------------------------------------------------------

@@ -165,6 +165,16 @@ def views_of(n: Node) -> list[Node]:
     return views[::-1]
 
 
+def float_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which functions of floats compute what they are given."""
+    return dtype if dtype.kind in "fc" else np.dtype(np.float64)
+
+
+def real_dtype(dtype: np.dtype) -> np.dtype:
+    """That of the parts of a complex number; others as they are."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
 def infer(op: str, args: tuple, attrs: dict) -> tuple[tuple, Any]:
     """Shape and dtype of the result."""
     return OPS[op].infer(*args, **attrs)
@@ -207,7 +217,9 @@ def apply(op: str, *args: Any, **attrs: Any) -> Node:
     """Make a node. Python scalars among the arguments take their dtype from the others."""
     for a in args:
         if not isinstance(a, Node):
-            args = _as_nodes(args)
+            like = [a.dtype for a in args if isinstance(a, (Node, np.ndarray, np.generic))]
+            ref = None if not like else like[0] if len(like) == 1 else np.result_type(*like)
+            args = tuple([as_node(a, ref) for a in args])
             break
     try:
         shape, dtype = OPS[op].infer(*args, **attrs)
@@ -232,12 +244,6 @@ def _signature(infer: Callable, ufunc: np.ufunc | None) -> inspect.Signature:
         return inspect.signature(infer)
     names = ["x"] if ufunc.nin == 1 else [f"x{k + 1}" for k in range(ufunc.nin)]
     return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
-
-
-def _as_nodes(args) -> tuple[Node, ...]:
-    like = [a.dtype for a in args if isinstance(a, (Node, np.ndarray, np.generic))]
-    ref = None if not like else like[0] if len(like) == 1 else np.result_type(*like)
-    return tuple([as_node(a, ref) for a in args])
 
 
 def takes_plain_numbers(args: Sequence[Node]) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Node
-from . import leads
 from .build import swap_last
-from .linalg import float_dtype, lower, matrix_row, solve_infer
-from .table import apply
+from .linalg import lower, matrix_row, solve_infer
+from .table import apply, float_dtype
 
 BLOCK = 32  # rows
 SMALL = 8  # rows of a block that is inverted by LAPACK
@@ -94,5 +93,4 @@ matrix_row(
     code=None,  # NumPy has no name for it
     jvp=_jvp,
     transpose=_transpose,
-    leads=leads.STACKS,
 )

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from ..graph import Graph
 from ..switches import STRICT, Options
-from . import algebra, flattening, fold, parts, picks, products, reductions, views
+from . import algebra, flattening, fold, parts, products, views
 from .engine import sweep_to_end
 
-__all__ = ["FAMILIES", "picks", "simplify"]
+__all__ = ["FAMILIES", "simplify"]
 
 # Rules are tried in this order: the cheap ones that make things disappear, then those that rearrange.
 FAMILIES = {
@@ -24,7 +24,7 @@ FAMILIES = {
         views.views,
         parts.assemble,
         flattening.rows,
-        reductions.reduce,
+        flattening.reduce,
         products.matrix,
         algebra.algebra,
     )

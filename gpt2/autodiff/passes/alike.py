@@ -5,16 +5,12 @@ them `outlined` nodes: calls of one graph, one for each copy.
     x = np.tanh(x @ w1 + b1)     ->     x = outlined(x, w1, b1)         outlined(x, w, b): np.tanh(x @ w + b)
     ...                                 ...
 
-Later passes (derivation, simplification, the choice of what is kept, memory, source) then handle the graph
-once, whatever the number of its calls.
+Later passes then handle the graph once, whatever the number of its calls.
 
 Nodes become a row of numbers, one for each op with its settings and types. Repetitions in this row are the
-candidates (`_periods`); then the flow of data is checked (`_rolled`): a value read within a copy must be read
-at the same position in each, and everything else becomes an argument. So a call computes what its nodes
-computed; if that cannot be arranged, they stay.
-
-Slices of the program's inputs are not in the row: the weights of a block are slices of stacked arrays, at
-different indices for each.
+candidates; then the flow of data is checked: a value read within a copy must be read at the same position in
+each, and everything else becomes an argument. Slices of the program's inputs are not in the row: the weights
+of a block are slices of stacked arrays, at different indices for each.
 """
 
 from __future__ import annotations

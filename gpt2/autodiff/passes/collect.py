@@ -203,10 +203,6 @@ class Formula:
         return total
 
     # putting together
-    def old_cost(self) -> int:
-        """How many elements the formula touches as it stands."""
-        return sum([n.size for n in self.dissolved.values() if n is self.root or self.sweep.is_settled(n)])
-
     def cost(self, n: Node) -> int:
         """How many elements computing `n` touches, beyond what the program computes anyway."""
         total, seen, todo = 0, set(), [n]
@@ -271,22 +267,17 @@ class Formula:
         if p.coef == 1:
             return ways[0]
         for k, (f, side) in enumerate(p.factors):
-            if side > 0 and f.op in SUMS and self._takes_number(f):
-                terms = self._terms_of(f, p.coef)
-                if self._all_representable(terms):
-                    factors = (*p.factors[:k], (self.sum(terms), 1), *p.factors[k + 1 :])
-                    ways.append(self.product(Term(1.0, factors)))
+            if side < 0 or f.op not in SUMS or f.dtype != self.dtype:
+                continue
+            if self.sweep.is_settled(f) and not self._dissolves(f):
+                continue
+            inner = Formula(f, self.sweep)  # a sum of another shape than the root
+            terms = inner.as_sum(f, p.coef)
+            self.dissolved.update(inner.dissolved)
+            if self._all_representable(terms):
+                factors = (*p.factors[:k], (self.sum(terms), 1), *p.factors[k + 1 :])
+                ways.append(self.product(Term(1.0, factors)))
         return min(ways, key=self.cost)
-
-    def _takes_number(self, f: Node) -> bool:
-        return f.dtype == self.dtype and (not self.sweep.is_settled(f) or self._dissolves(f))
-
-    def _terms_of(self, f: Node, coef: complex) -> list[Term]:
-        """The terms of coef * f, of a sum f of another shape than the root."""
-        inner = Formula(f, self.sweep)
-        terms = inner.as_sum(f, coef)
-        self.dissolved.update(inner.dissolved)
-        return terms
 
     def rebuilt(self, terms: Sequence[Term]) -> Node | None:
         """The best node for the terms, in the shape of the root. None if a factor has another dtype."""
@@ -309,7 +300,8 @@ def improve(root: Node, sweep: Sweep) -> Node | None:
     if len(formula.dissolved) < 2:
         return None
     better = formula.rebuilt(terms)
-    if better is None or formula.cost(better) > formula.old_cost() - _WORTHWHILE * root.size:
+    now = sum([n.size for n in formula.dissolved.values() if n is root or sweep.is_settled(n)])
+    if better is None or formula.cost(better) > now - _WORTHWHILE * root.size:
         return None
     sweep.retire(formula.dissolved.values())
     return better

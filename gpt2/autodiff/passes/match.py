@@ -84,6 +84,16 @@ def groups(a: tuple, b: tuple) -> list[tuple[range, range]] | None:
     return pairs
 
 
+def same_axes(a: tuple, b: tuple) -> dict[int, int]:
+    """The axes of `b`, longer than 1, that a reshape from `a` leaves alone -> which of `a` they are."""
+    same = {}
+    for old, new in groups(a, b) or ():
+        old_long, new_long = [i for i in old if a[i] != 1], [j for j in new if b[j] != 1]
+        if len(old_long) == len(new_long) == 1:
+            same[new_long[0]] = old_long[0]
+    return same
+
+
 def reshaped_operand(shape: tuple, a: tuple, b: tuple) -> tuple | None:
     """The shape with the same elements that broadcasts to `b` as the operand does to `a`.
 

@@ -1,6 +1,5 @@
 """Puts slices, writes and additions into arrays of zeros together into one op each.
 
-assemble(a) + assemble(b)              -> assemble(a, b)
 x + scatter_add(zeros, v)              -> scatter_add(x, v)
 zeros; x[0] = a; x[1] = b              -> assemble(a, b)
 assemble(a, b)[where a lies]           -> a
@@ -68,33 +67,25 @@ def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
 
 def _opened(p: Node, rs, sweep) -> list | None:
     """The parts that a part is made of, with where they lie; None where it is to stay as it is."""
+
+    def goes_back(box: Sequence[range]) -> bool:
+        return any(len(r) and r.step < 0 for r in box)
+
     if is_zeros(p):
         return []
-    if p.op not in ("assemble", "add") or not sweep.single(p) or _goes_back(rs):
+    if p.op not in ("assemble", "add") or not sweep.single(p) or goes_back(rs):
         return None
     if p.op == "add":
         for a, b in (p.args, p.args[::-1]):
             if b.op == "assemble" and sweep.single(b) and a.shape == b.shape:
                 return [(a, rs), (b, rs)]
         return None
-    if any(_goes_back(box) for _, box in parts_of(p)):
+    if any(goes_back(box) for _, box in parts_of(p)):
         return None
     return [
         (q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
         for q, inner in parts_of(p)
     ]
-
-
-def _goes_back(box: Sequence[range]) -> bool:
-    return any(len(r) and r.step < 0 for r in box)
-
-
-@assemble.rule("add", keeps=DIGITS, reads=("assemble",))
-def add_assembles(n: Node, sweep: Sweep) -> Node | None:
-    """assemble(a) + assemble(b) -> assemble(a, b), up to some number of parts."""
-    a, b = n.args
-    alike = a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b)
-    return assembled(parts_of(a) + parts_of(b), n) if alike and len(a.args + b.args) <= FEW_BOXES else None
 
 
 @assemble.rule("slice", keeps=BITS, reads=("assemble",))
@@ -124,17 +115,6 @@ def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
 
 
 # update
-@assemble.rule("update", keeps=BITS)
-def update_everything(n: Node, sweep: Sweep) -> Node | None:
-    x, v = n.args
-    box = ranges(n.attrs["index"], x.shape)
-    if 0 in map(len, box):
-        return x
-    if is_full(box, x.shape):
-        return build.broadcast(build.cast(v, n.dtype), n.shape)
-    return None
-
-
 @assemble.rule("update", keeps=BITS, reads=(*ZEROS, "update"))
 def update_zeros(n: Node, sweep: Sweep) -> Node | None:
     """A write into zeros is a part; a write over parts replaces those that it covers."""

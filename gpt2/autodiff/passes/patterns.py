@@ -57,7 +57,7 @@ class R:
         self, before: str, after: str, bits: str = "", *, kinds: str = ALL, when: Callable | None = None
     ):
         self.__name__ = f"{before} -> {after}"
-        pattern, result = _expression(before), _expression(after)
+        pattern, result = (ast.parse(text, mode="eval").body for text in (before, after))
         self.op, parts = _op_of(pattern)
         self._made, self._is_value = _maker(result), isinstance(result, ast.Name)
         self.bits, self.kinds, self._when = bits, kinds, when
@@ -99,10 +99,6 @@ def enter(family: Family, *rewrites: R) -> None:
             family.rule(r.op, keeps=BITS, kinds=r.bits, reads=r.reads)(r)
         if r.bits != r.kinds:
             family.rule(r.op, kinds=r.kinds, reads=r.reads)(r)
-
-
-def _expression(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
 
 
 def _op_of(e: ast.expr) -> tuple[str, list[ast.expr]]:
@@ -168,13 +164,9 @@ def _maker(e: ast.expr) -> Maker:
         return lambda n, values: values[e.id]
     op, parts = _op_of(e)
     if op == "negative" and isinstance(parts[0], ast.Name) and parts[0].id.isupper():
-        return lambda n, values: _minus(values[parts[0].id])
+        name = parts[0].id
+        return lambda n, values: const(-number(values[name]), values[name].dtype)
     makers = [_maker(p) for p in parts]
     if op == "cast":
         return lambda n, values: build.cast(makers[0](n, values), n.dtype)
     return lambda n, values: apply(op, *[m(n, values) for m in makers], **(n.attrs if op == n.op else {}))
-
-
-def _minus(c: Node) -> Node:
-    """The number, negated."""
-    return const(-number(c), c.dtype)

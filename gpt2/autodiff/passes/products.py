@@ -26,20 +26,17 @@ matrix = Family("matrix")
 @matrix.rule("matmul", keeps=DIGITS)
 def without_broadcasting(n: Node, sweep: Sweep) -> Node | None:
     """matmul broadcasts leading axes itself; leading axes of length 1 are dropped from the operands."""
-    args = [_plain(a) for a in n.args]
+    args = []
+    for x in n.args:
+        if x.op == "broadcast" and x.args[0].ndim >= 2 and x.args[0].shape[-2:] == x.shape[-2:]:
+            (x,) = x.args
+        args.append(build.reshape(x, (*strip_ones(x.shape[:-2]), *x.shape[-2:])))
     if all(x is a for x, a in zip(args, n.args)):
         return None
     batch = math.prod(n.shape[:-2])
     if math.prod(max(args, key=lambda a: a.ndim).shape[:-2]) != batch:
         return None  # both were broadcast: one of them has to stay so
     return build.reshape(apply("matmul", *args), n.shape)
-
-
-def _plain(x: Node) -> Node:
-    if x.op == "broadcast" and x.args[0].ndim >= 2 and x.args[0].shape[-2:] == x.shape[-2:]:
-        x = x.args[0]
-    lead = strip_ones(x.shape[:-2])
-    return build.reshape(x, (*lead, *x.shape[-2:]))
 
 
 @matrix.rule("matmul", keeps=DIGITS)
@@ -57,38 +54,6 @@ def product_of_column_and_row(n: Node, sweep: Sweep) -> Node | None:
     """A product with nothing to add up is elementwise."""
     a, b = n.args
     return a * b if a.shape[-1] == 1 and a.dtype == b.dtype and is_inexact(n) else None
-
-
-@matrix.rule("matmul", keeps=DIGITS)
-def minus_of_the_smaller(n: Node, sweep: Sweep) -> Node | None:
-    """-a @ b -> a @ -b where b is smaller; of strides BLAS may add up in another order."""
-    for k, x in enumerate(n.args):
-        other = n.args[1 - k]
-        positive = _negated(x, sweep)
-        if positive is not None and other.size < x.size and {x.dtype, other.dtype} == {n.dtype}:
-            args = [_below_views(other, lambda y: -y)] * 2
-            args[k] = positive
-            return apply("matmul", *args)
-    return None
-
-
-def _below_views(x: Node, f: Callable[[Node], Node]) -> Node:
-    """f(x), computed in the order in which x lies in memory: a product reads views as they are."""
-    if x.op in ("reshape", "transpose"):
-        return apply(x.op, _below_views(x.args[0], f), **x.attrs)
-    return f(x)
-
-
-def _negated(x: Node, sweep: Sweep) -> Node | None:
-    """y such that x = -y and x has no other reader, also through views; else None."""
-    if not sweep.single(x) or x.dtype.kind != "f":
-        return None
-    if x.op == "negative":
-        return x.args[0]
-    if x.op in ("reshape", "transpose"):
-        y = _negated(x.args[0], sweep)
-        return None if y is None else apply(x.op, y, **x.attrs)
-    return None
 
 
 @matrix.rule("transpose", keeps=DIGITS)
@@ -109,6 +74,13 @@ def transpose_of_product(n: Node, sweep: Sweep) -> Node | None:
     return build.transpose(product, tuple(swapped.get(p, p) for p in perm))
 
 
+def _below_views(x: Node, f: Callable[[Node], Node]) -> Node:
+    """f(x), computed in the order in which x lies in memory: a product reads views as they are."""
+    if x.op in ("reshape", "transpose"):
+        return apply(x.op, _below_views(x.args[0], f), **x.attrs)
+    return f(x)
+
+
 @matrix.rule("matmul")
 def scale_the_smallest(n: Node, sweep: Sweep) -> Node | None:
     """(c * a) @ b: the number multiplies whichever of a, b and the result is smallest."""
@@ -123,9 +95,9 @@ def scale_the_smallest(n: Node, sweep: Sweep) -> Node | None:
         return None
     if n.size == smallest:
         return apply("matmul", a, b) * (c * d)
-    if a.size == smallest:
-        return apply("matmul", _below_views(a, lambda y: y * (c * d)), b)
-    return apply("matmul", a, _below_views(b, lambda y: y * (c * d)))
+    args, k = [a, b], int(a.size != smallest)
+    args[k] = _below_views(args[k], lambda y: y * (c * d))
+    return apply("matmul", *args)
 
 
 def _unscaled(x: Node, sweep):
@@ -158,21 +130,14 @@ def einsum_as_product(n: Node, sweep: Sweep) -> Node | None:
         return None
     args, names = [], []
     for k, (x, t) in enumerate(zip(n.args, letters)):
+        # Summed over the letters that no other operand has; short integers and bools stay what they are
         others = out + "".join(u for j, u in enumerate(letters) if j != k)
-        x, t = _summed(x, t, others)
-        args.append(x)
-        names.append(t)
+        alone = tuple(i for i, c in enumerate(t) if c not in others)
+        args.append(build.cast(build.sum_(x, alone), x.dtype))
+        names.append("".join(c for c in t if c in others))
     if len(args) == 1:
         return _arranged(args[0], names[0], out)
     return _contracted(args, names, out, sizes)
-
-
-def _summed(x: Node, t: str, others: str):
-    """Sum over the letters that no other operand has; short integers and bools stay what they are."""
-    axes = tuple(i for i, c in enumerate(t) if c not in others)
-    if not axes:
-        return x, t
-    return build.cast(build.sum_(x, axes), x.dtype), "".join(c for c in t if c in others)
 
 
 def _arranged(x: Node, t: str, order: str) -> Node:

@@ -1,6 +1,12 @@
-"""Joins views of views: reshapes, transposes, broadcasts and slices in a row become one, or none.
+"""Joins views of views: reshapes, transposes, broadcasts and slices in a row become one, or none. They move
+numbers and compute nothing, so every bit is kept.
 
-They move numbers and compute nothing, so every bit is kept.
+And picks elements before computing with them: f(x)[index] -> f(x[index]) where the index takes half or less.
+
+    (a + b)[:, places]   -> a[:, places] + b[:, places]
+    np.max(a, 1)[places] -> np.max(a[places], 1)
+
+An index that is out of range is so before as after: the axis that it picks from keeps its length.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from ..graph import Node
 from ..ops import build, table
 from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
-from .match import ONE_NUMBER, REDUCTIONS, groups, number, reshaped_operand, strip_ones
+from .match import CHOICES, ONE_NUMBER, REDUCTIONS, number, reshaped_operand, same_axes, strip_ones
 from .patterns import ALL, R, enter
 
 if TYPE_CHECKING:
@@ -126,27 +132,15 @@ def slice_view(n: Node, sweep: Sweep) -> Node | None:
         perm = x.attrs["perm"]
         cut = tuple(index[perm.index(i)] for i in range(x.ndim))
         return build.transpose(build.slice_(x.args[0], cut), perm)
-    if x.op == "reshape":
-        return _slice_reshape(n, x)
-    return None
-
-
-def _slice_reshape(n: Node, x: Node) -> Node | None:
-    y = x.args[0]
-    pairs = groups(y.shape, x.shape)
-    if pairs is None or 0 in n.shape:
+    if x.op != "reshape" or 0 in n.shape:
         return None
-    rs = ranges(n.attrs["index"], x.shape)
-    cut = [range(m) for m in y.shape]
-    for old, new in pairs:
-        sliced = [j for j in new if rs[j] != range(x.shape[j])]
-        if not sliced:
-            continue
-        long_old = [i for i in old if y.shape[i] != 1]
-        long_new = [j for j in new if x.shape[j] != 1]
-        if len(long_old) != 1 or len(long_new) != 1 or long_new != sliced:
-            return None
-        cut[long_old[0]] = rs[sliced[0]]
+    (y,) = x.args
+    same, cut = same_axes(y.shape, x.shape), [range(m) for m in y.shape]
+    for j, r in enumerate(ranges(index, x.shape)):
+        if r != range(x.shape[j]):
+            if j not in same:
+                return None
+            cut[same[j]] = r
     return build.reshape(build.slice_(y, as_index(cut)), n.shape)
 
 
@@ -168,3 +162,57 @@ def slice_update(n: Node, sweep: Sweep) -> Node | None:
         return None
     written = build.broadcast(build.cast(v, x.dtype), tuple(map(len, box)))
     return build.slice_(written, as_index(within))
+
+
+# gather
+@views.rule("gather", keeps=BITS)
+def pick_then_compute(n: Node, sweep: Sweep) -> Node | None:
+    """Of elementwise ops, views, and the largest or smallest of each row by itself: sums and products lose
+    digits, as NumPy and BLAS add in another order where what is picked lies otherwise in memory.
+    """
+    x, axis = n.args[0], _axis(n, sweep)
+    if axis is None:
+        return None
+    if table.is_elementwise(x.op) and x.op != "fused":
+        args = [_picked_operand(a, x, axis, n) for a in x.args]
+        return table.apply(x.op, *args, **x.attrs)
+    if x.op == "reshape":
+        old = same_axes(x.args[0].shape, x.shape).get(axis)
+        return None if old is None else build.reshape(_picked(x.args[0], old, n), n.shape)
+    if x.op == "transpose":
+        return build.transpose(_picked(x.args[0], x.attrs["perm"][axis], n), x.attrs["perm"])
+    if x.op == "broadcast":
+        y = _picked_operand(x.args[0], x, axis, n)
+        if y is x.args[0] and n.args[1].op != "const":  # nothing would look whether the index is in range
+            return None
+        return build.broadcast(y, n.shape)
+    if x.op not in CHOICES:
+        return None
+    y, axes = x.args[0], x.attrs["axes"]
+    own = axis if x.attrs["keepdims"] else [i for i in range(y.ndim) if i not in axes][axis]
+    return table.apply(x.op, _picked(y, own, n), **x.attrs)
+
+
+def _axis(n: Node, sweep: Sweep) -> int | None:
+    """The axis along which a vector of indices picks half of the elements or less, from what no other node
+    reads."""
+    x, *arrays = n.args
+    spec = n.attrs["spec"]
+    if len(arrays) != 1 or arrays[0].ndim != 1 or "new" in spec or not sweep.single(x) or 0 in n.shape:
+        return None
+    axis = spec.index(("array", 0))
+    cuts = [(s, m) for s, m in zip(spec, x.shape) if s != ("array", 0)]
+    full = all(len(range(*slice(*s).indices(m))) == m and (s[2] or 1) == 1 for s, m in cuts)
+    return axis if full and 2 * arrays[0].size <= x.shape[axis] else None
+
+
+def _picked(x: Node, axis: int, n: Node) -> Node:
+    """x at the index of the gather n, along another axis."""
+    spec = (*((0, m, 1) for m in x.shape[:axis]), ("array", 0))
+    return table.apply("gather", x, n.args[1], spec=spec)
+
+
+def _picked_operand(a: Node, x: Node, axis: int, n: Node) -> Node:
+    """The same of an operand that was broadcast to x: where it has only one element, that stays."""
+    own = axis - (x.ndim - a.ndim)
+    return a if own < 0 or a.shape[own] == 1 else _picked(a, own, n)

@@ -7,6 +7,7 @@ implicit derivative (sampling.py).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,51 +40,57 @@ def _plainly(generator: np.random.Generator, name: str, args: Sequence, kwargs: 
     return getattr(generator, name)(*args, **kwargs)
 
 
+def _unless_plain(method: Callable) -> Callable:
+    """The method for calls with a recorded argument; others draw plain numbers."""
+
+    @functools.wraps(method)
+    def draw(self, *args, **kwargs):
+        recorded = any(type(x) is Recorded for x in (*args, *kwargs.values()))
+        if recorded and drawing_recorder() is not None:
+            return method(self, *args, **kwargs)
+        return _plain_call(self, method.__name__, *args, **kwargs)
+
+    return draw
+
+
 class Noting(Drawing):
     """A Drawing with a method for each of NumPy's."""
 
     # distributions that are functions of plain noise
 
+    @_unless_plain
     def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
-        if not _recorded(loc, scale):
-            return _plain_call(self, "normal", loc, scale, size)
         _positive("scale", scale)
         return loc + scale * self.standard_normal(_size(size, loc, scale))
 
+    @_unless_plain
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
-        if not _recorded(low, high):
-            return _plain_call(self, "uniform", low, high, size)
         return low + (high - low) * self.random(_size(size, low, high))
 
+    @_unless_plain
     def exponential(self, scale: Any = 1.0, size: Any = None) -> Any:
-        if not _recorded(scale):
-            return _plain_call(self, "exponential", scale, size)
         _positive("scale", scale)
         return scale * self.standard_exponential(_size(size, scale))
 
     # distributions whose noise depends on a parameter
 
+    @_unless_plain
     def standard_gamma(self, shape: Any, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
-        if not _recorded(shape):
-            return _plain_call(self, "standard_gamma", shape, size, dtype, out)
         if out is not None:
             raise UnsupportedError("rng.standard_gamma(recorded, out=)", source_lines.here())
         return _implicit(self, "standard_gamma", "gamma_sample", shape, _size(size, shape), dtype)
 
+    @_unless_plain
     def gamma(self, shape: Any, scale: Any = 1.0, size: Any = None) -> Any:
-        if not _recorded(shape, scale):
-            return _plain_call(self, "gamma", shape, scale, size)
         _positive("scale", scale)
         return scale * self.standard_gamma(shape, _size(size, shape, scale))
 
+    @_unless_plain
     def standard_t(self, df: Any, size: Any = None) -> Any:
-        if not _recorded(df):
-            return _plain_call(self, "standard_t", df, size)
         return _implicit(self, "standard_t", "t_sample", df, _size(size, df))
 
+    @_unless_plain
     def dirichlet(self, alpha: Any, size: Any = None) -> Any:
-        if not _recorded(alpha):
-            return _plain_call(self, "dirichlet", alpha, size)
         value = np.asarray(value_of(alpha))
         if value.ndim != 1 or not np.max(value, initial=0.0) >= 0.1:
             raise UnsupportedError(
@@ -109,10 +116,6 @@ def _drawn_plainly(name: str) -> Callable:
 for _name in dir(np.random.Generator):
     if not _name.startswith("_") and _name not in {*vars(Drawing), *vars(Noting)}:
         setattr(Noting, _name, _drawn_plainly(_name))
-
-
-def _recorded(*params: Any) -> bool:
-    return any(type(x) is Recorded for x in params) and drawing_recorder() is not None
 
 
 def _plain_call(drawing: Drawing, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -69,25 +69,19 @@ def gamma_slope(a: np.ndarray, z: np.ndarray) -> np.ndarray:
     """dz/da of samples z of the gamma distribution with the shapes a and the scale 1."""
     shape = np.shape(z)
     a, z = (np.asarray(x, float).ravel() for x in (a, z))
-    slope = np.zeros_like(z)
-    psi = digamma(a)
     with np.errstate(all="ignore"):
-        logs = np.log(z)
-        lower = logs < psi
-        for side, sign in ((lower & (z > 0), -1.0), (~lower, 1.0)):
-            if not side.any():
-                continue
-            b, t, score = a[side], z[side], logs[side] - psi[side]
+        score = np.log(z) - digamma(a)
+        sign = np.where(score < 0, -1.0, 1.0)
 
-            def exponent(y, b=b, t=t, sign=sign):
-                return sign * b * y - t * np.expm1(sign * y)
+        def exponent(y):
+            return sign * a * y - z * np.expm1(sign * y)
 
-            def factor(y, score=score, sign=sign):
-                return sign * score + y
+        def factor(y):
+            return sign * score + y
 
-            width = _width(exponent, 1.0 / (b + np.sqrt(b)) if sign < 0 else 1.0 / (1.0 + np.sqrt(b)))
-            slope[side] = t * _integral(exponent, factor, width)
-    return slope.reshape(shape)
+        width = _width(exponent, 1.0 / (np.where(sign < 0, a, 1.0) + np.sqrt(a)))
+        slope = z * _integral(exponent, factor, width)
+    return np.where(z == 0, 0.0, slope).reshape(shape)
 
 
 def t_slope(nu: np.ndarray, t: np.ndarray) -> np.ndarray:
@@ -97,30 +91,33 @@ def t_slope(nu: np.ndarray, t: np.ndarray) -> np.ndarray:
     size = np.abs(t)
     slope = np.zeros_like(size)
     constant = digamma((nu + 1.0) / 2.0) - digamma(nu / 2.0) - 1.0 / nu
-    for side, inner in ((size < 1.5, True), (size >= 1.5, False)):
-        if not side.any():
-            continue
-        n, x, c = nu[side], size[side], constant[side]
-
-        def score(s, n=n, c=c):
-            u = s * s / n
-            return 0.5 * (c - np.log1p(u) + (n + 1.0) / n * u / (1.0 + u))
-
-        def log_ratio(s, n=n, x=x):
-            return -(n + 1.0) / 2.0 * (np.log1p(s * s / n) - np.log1p(x * x / n))
-
-        if inner:
-            slope[side] = -_integral(log_ratio, score, x)
-        else:  # s = x e^y
-
-            def exponent(y, x=x, log_ratio=log_ratio):
-                return np.where(y < 300.0, log_ratio(x * np.exp(np.minimum(y, 300.0))) + y, -2.0 * _FALL)
-
-            def factor(y, x=x, score=score):
-                return score(x * np.exp(np.minimum(y, 300.0)))
-
-            slope[side] = x * _integral(exponent, factor, _width(exponent, 1.0 / (1.0 + n)))
+    for inner in (True, False):
+        side = (size < 1.5) == inner
+        if side.any():
+            slope[side] = _t_slope(nu[side], size[side], constant[side], inner)
     return (np.sign(t) * slope).reshape(shape)
+
+
+def _t_slope(n: np.ndarray, x: np.ndarray, constant: np.ndarray, inner: bool) -> np.ndarray:
+    """The slope of positive samples x, by the integral from 0 to x, or from x to infinity."""
+
+    def score(s):
+        u = s * s / n
+        return 0.5 * (constant - np.log1p(u) + (n + 1.0) / n * u / (1.0 + u))
+
+    def log_ratio(s):
+        return -(n + 1.0) / 2.0 * (np.log1p(s * s / n) - np.log1p(x * x / n))
+
+    if inner:
+        return -_integral(log_ratio, score, x)
+
+    def exponent(y):  # s = x e^y
+        return np.where(y < 300.0, log_ratio(x * np.exp(np.minimum(y, 300.0))) + y, -2.0 * _FALL)
+
+    def factor(y):
+        return score(x * np.exp(np.minimum(y, 300.0)))
+
+    return x * _integral(exponent, factor, _width(exponent, 1.0 / (1.0 + n)))
 
 
 def _no_second_derivative(t, out, *args):
@@ -142,7 +139,7 @@ def _sample_row(name: str, slope) -> None:
         "nonlinear",
         infer=lambda a, z: (z.shape, z.dtype),
         evaluate=lambda a, z: np.array(z),
-        jvp=lambda t, out, a, z: _moved(name, t, a, z),
+        jvp=_moved,
         leads=Leads(_in_front),
     )
     row(
@@ -156,11 +153,11 @@ def _sample_row(name: str, slope) -> None:
     )
 
 
-def _moved(name: str, t, a, z):
-    by_a = None if t[0] is None else t[0] * apply(f"{name}_slope", a, z)
-    if t[1] is None or by_a is None:
-        return t[1] if by_a is None else by_a
-    return by_a + t[1]
+def _moved(t, out, a, z):
+    if t[0] is None:
+        return t[1]
+    by_a = t[0] * apply(out.op.replace("_sample", "_slope"), a, z)
+    return by_a if t[1] is None else by_a + t[1]
 
 
 _sample_row("gamma", gamma_slope)

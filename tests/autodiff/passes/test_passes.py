@@ -271,7 +271,6 @@ def test_what_is_picked_in_strict_mode():
     for make, moves in (
         (lambda v: picked(apply("max", v.flat * v.c, axes=(1,), keepdims=False), 0), True),
         (lambda v: picked(sum_(v.flat * v.c, 1), 0), False),
-        (lambda v: picked(sum_(reshape(v.x * v.y, (2, 6, 2)), 0), 0), False),
         (lambda v: picked(v.flat @ v.v, 0), False),
     ):
         graph = graph_of(make)

@@ -19,8 +19,7 @@ import scipy.linalg
 from ...graph import Node
 from ...ops import leads
 from ...ops.build import assemble, full_index, slice_, swap_last
-from ...ops.linalg import float_dtype
-from ...ops.table import apply, row
+from ...ops.table import apply, float_dtype, row
 
 FUNCTIONS = ("expm", "logm", "sqrtm", "sinm", "cosm")
 

@@ -19,8 +19,7 @@ import scipy.sparse.linalg
 from ...graph import Node
 from ...ops.build import reshape, transpose
 from ...ops.leads import Batch
-from ...ops.linalg import float_dtype
-from ...ops.table import Leads, apply, row
+from ...ops.table import Leads, apply, float_dtype, row
 
 
 class Matrix:
