@@ -99,9 +99,8 @@ def transpose_of(product: Graph) -> Graph:
 
 
 class SolverCall:
-    """The function of a `host` op: solver(*functions, first, *settings) -> x.
-
-    The functions run graphs, with the consts of this call.
+    """The function of a `host` op: solver(*functions, first, *settings) -> x, where the functions run graphs
+    with the consts of this call.
     """
 
     def __init__(self, name: str, solver: Callable, graphs: Sequence[Graph], settings: tuple = ()):

@@ -390,9 +390,8 @@ def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int)
 def batched_body(
     b: Any, body: Graph, flags: Sequence[bool], args: Sequence[Node], carries: int
 ) -> tuple[Graph, list[bool], list[Node]]:
-    """(the body of a loop for all examples, the flags of its results, the arguments of the loop).
-
-    Carries and arguments with a flag have the axis of the examples.
+    """(the body of a loop for all examples, the flags of its results, the arguments of the loop). Carries and
+    arguments with a flag have the axis of the examples.
     """
     inner, out_flags = b.graph(body, flags)
     outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs[:carries], out_flags, flags)]

@@ -272,10 +272,8 @@ def _substituted(fresh: Sequence[Node], marks, results: Sequence[Node | None], a
 
 
 def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
-    """A carry is batched if its initial value is, or after some step.
-
-    If the test is batched as well, the loop runs until it fails for all examples; those that are done keep
-    their carries.
+    """A carry is batched if its initial value is, or after some step. If the test is batched as well, the
+    loop runs until it fails for all examples; those that are done keep their carries.
     """
 
     def after_a_step(flags: Sequence[bool]) -> list[bool]:

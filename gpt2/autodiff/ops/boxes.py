@@ -53,9 +53,8 @@ _MOST_MARKED = 1 << 24  # elements: of larger arrays no map is drawn
 
 
 def alone(boxes: Sequence[Sequence[range]], shape: Sequence[int]) -> list[bool]:
-    """For each box, whether it shares no element with any other.
-
-    The time for comparing pairs grows with the square, so many boxes are drawn on a map of the array.
+    """For each box, whether it shares no element with any other. Many boxes are drawn on a map of the array,
+    as the time for comparing pairs grows with the square.
     """
     if len(boxes) <= FEW_BOXES or math.prod(shape) > _MOST_MARKED:
         return [all(disjoint(a, b) for j, b in enumerate(boxes) if j != k) for k, a in enumerate(boxes)]

@@ -118,9 +118,8 @@ def _cofactors(x, det):
 
 
 def _turned_cofactors(x, e=None):
-    """The cofactors of matrices u s vh of any rank, or the derivative of them in the direction e.
-
-    Those of the diagonal matrix s are products of all its elements but one, their derivatives of all but two.
+    """The cofactors of matrices u s vh of any rank, or the derivative of them in the direction e. Those of
+    the diagonal matrix s are products of all its elements but one, their derivatives of all but two.
     """
     dtype = float_dtype(np.result_type(x, *([] if e is None else [e])))
     finite = np.all(np.isfinite(x), (-2, -1), keepdims=True)

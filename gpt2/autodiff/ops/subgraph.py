@@ -14,10 +14,7 @@ Cut = tuple[int, int, int]  # (axis, start, stop): what of an argument a call is
 
 
 def splice(graph: Graph, args: Sequence[Node]) -> list[Node]:
-    """The graph's outputs computed from other arguments of the same types.
-
-    Raises ValueError where a type differs.
-    """
+    """The graph's outputs computed from other arguments. Raises ValueError where the type of one differs."""
     for a, i in zip(args, graph.inputs, strict=True):
         if a.shape != i.shape or a.dtype != i.dtype:
             raise ValueError(f"{graph.name} takes {i!r}, got {a!r}")

@@ -111,13 +111,13 @@ def divide_by_number(n: Node, sweep: Sweep) -> Node | None:
 
 @algebra.rule("divide")
 def divide_by_inverted(n: Node, sweep: Sweep) -> Node | None:
-    """x / s -> x * (1 / s), if 1 / s has been computed: factors can be put together, and s may go."""
+    """x / s -> x * (1 / s), if 1 / s is computed anyway: factors can be put together, and s may go."""
     a, b = n.args
     if number(a) == 1 or not is_inexact(n) or b.dtype != n.dtype:
         return None
     inverse = sweep.known(const(1.0, n.dtype)) / b
     reciprocal = sweep.known(inverse)
-    return None if reciprocal is inverse else build.broadcast(a * reciprocal, n.shape)
+    return build.broadcast(a * reciprocal, n.shape) if reciprocal is not inverse or sweep.inverted else None
 
 
 @algebra.rule(*sorted(RING))

@@ -37,10 +37,7 @@ FACTORS = ("add", "subtract", "multiply", "divide")  # ops whose constants may b
 
 
 def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
-    """The graph with repeated parts as calls of one graph, which `simplified` has simplified.
-
-    The graph itself if nothing repeats.
-    """
+    """The graph with repeated parts as calls of one graph that `simplified` has simplified; or the graph."""
     graph = _with_recorded_calls(graph, simplified)
     if any(n.op == "outlined" for n in graph.nodes):
         return _cut(graph)
@@ -194,10 +191,8 @@ def _view(n: Node) -> tuple | None:
 
 
 def _cut(graph: Graph) -> Graph:
-    """The graph with calls that slice inputs themselves.
-
-    So every later pass sees one node for a call and its slices. A slice with another reader, be it a call,
-    stays: its gradient is one sum.
+    """The graph with calls that slice inputs themselves: later passes see one node for a call and its slices.
+    A slice with another reader, be it a call, stays: its gradient is one sum.
     """
     times = Counter([_part(a) for n in graph.nodes for a in n.args if a.op == "slice"])
     times.update([_part(o) for o in graph.outputs if o.op == "slice"])

@@ -215,10 +215,8 @@ class Formula:
         return total
 
     def best_sum(self, terms: Sequence[Term]) -> Node | None:
-        """The cheapest way to add the terms.
-
-        None where terms cancel, for inf - inf must stay nan, or where numbers meet: (x + 2**23) - 2**23 is a
-        way to round.
+        """The cheapest way to add the terms. None where terms cancel, for inf - inf must stay nan, or where
+        numbers meet: (x + 2**23) - 2**23 is a way to round.
         """
         merged: dict[tuple, Term] = {}
         for t in terms:

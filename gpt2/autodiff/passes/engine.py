@@ -112,10 +112,11 @@ class Sweep:
         self.depth = 0  # how many rules wait for what they made to be simplified
         self.user: Node | None = None  # the only user, in the old graph, of the node being looked at
         self.written_over = False  # whether an `update` of the old graph changes the node being looked at
+        self.inverted = False  # whether that is a quotient, and the old graph has 1 / its divisor as well
 
     def run(self) -> Graph:
         graph, decided, strict = self.graph, self._exact, not self.fast
-        uses, users, written_over = _read(graph, self.old_order)
+        uses, users, written_over, inverted = _read(graph, self.old_order)
         image = {n.id: n for n in graph.inputs}
         for n in graph.inputs:
             self._uses[n.id] = uses.get(n.id, 0)
@@ -134,6 +135,7 @@ class Sweep:
             if self._exactly and n.op == "matmul" and m is not n:
                 m = self._kept_apart(m, n)
             self.written_over = key in written_over
+            self.inverted = n.op == "divide" and n.args[1].id in inverted
             final = self._reduce(m, n)
             image[key] = final
             self._uses[final.id] = self._uses.get(final.id, 0) + uses.get(key, 0)
@@ -241,6 +243,7 @@ class Sweep:
         if (new.dtype, new.shape) != (n.dtype, n.shape):
             raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {new!r} = {new.op}")
         user, self.user = self.user, None
+        self.inverted = False
         fresh = new.id not in self._settled
         new = self._settle(new, origin)
         if fresh and new.name is None:
@@ -278,12 +281,14 @@ def lies_otherwise(new: Node, n: Node) -> bool:
     return False
 
 
-def _read(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node], set[int]]:
-    """By id: how often a node is read, and by which; which are written over by `update`."""
+def _read(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node], set[int], set[int]]:
+    """By id: how often a node is read, and by which; which are written over by `update`, or inverted."""
     uses = Counter([a.id for n in order for a in n.args])
     uses.update([o.id for o in graph.outputs])
     users = {a.id: n for n in order for a in n.args}
-    return uses, users, {n.args[0].id for n in order if n.op == "update"}
+    written_over = {n.args[0].id for n in order if n.op == "update"}
+    inverted = {n.args[1].id for n in order if n.op == "divide" and number(n.args[0]) == 1}
+    return uses, users, written_over, inverted
 
 
 _HASHED = 1 << 22  # bytes; larger constant arrays are equal only if they are the same array

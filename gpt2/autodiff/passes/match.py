@@ -95,9 +95,8 @@ def same_axes(a: tuple, b: tuple) -> dict[int, int]:
 
 
 def reshaped_operand(shape: tuple, a: tuple, b: tuple) -> tuple | None:
-    """The shape with the same elements that broadcasts to `b` as the operand does to `a`.
-
-    None where a reshape cannot give it: (T, C) beside (B, T, C) that becomes (B*T, C).
+    """The shape with the same elements that broadcasts to `b` as the operand does to `a`. None where a
+    reshape cannot give it: (T, C) beside (B, T, C) that becomes (B*T, C).
     """
     pairs = groups(a, b)
     if pairs is None:

@@ -136,9 +136,8 @@ _MOST_MARKED = 1 << 24  # elements of an array in which many parts are written
 
 
 def _written_parts(n: Node, sweep) -> Node | None:
-    """Many writes into zeros, the last of which is `n`: the parts that are there to be seen at the end.
-
-    None where one write covers another in part only.
+    """The parts that many writes into zeros, the last of which is `n`, leave to be seen at the end. None
+    where one write covers another in part only.
     """
     writes = []  # the last one first
     x = n

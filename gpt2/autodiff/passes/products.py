@@ -59,9 +59,7 @@ def product_of_column_and_row(n: Node, sweep: Sweep) -> Node | None:
 @matrix.rule("transpose", keeps=DIGITS)
 def transpose_of_product(n: Node, sweep: Sweep) -> Node | None:
     """(a @ b).T -> b.T @ a.T: the result is made in the order in which it is wanted, the operands stay views.
-
-    The same where other axes are moved too, as long as the last axis of the result comes from the rows of the
-    product.
+    Other axes may be moved too, as long as the last one comes from the rows of the product.
     """
     (x,) = n.args
     last = x.ndim - 1
