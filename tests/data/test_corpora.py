@@ -1,6 +1,5 @@
 """Corpora: sources of text, the split into training and validation, token files, and errors."""
 
-import io
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from gpt2.data.tokens import read_tokens, write_token_stream, write_tokens
 from gpt2.errors import UserError
 from gpt2.storage import files
 from tests import ROOT
+from tests.support.terminal import Terminal
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -175,8 +175,7 @@ def test_link_that_leads_to_itself_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, message",
-    [("no such.txt", "No such file"), ("shakespear", "no such corpus"), ("*.non", "no file")],
+    "name, message", [("no such.txt", "No such file"), ("shakespear", "no such corpus"), ("*.non", "no file")]
 )
 def test_unknown_name_is_an_error(name, message):
     with pytest.raises(UserError, match=message):
@@ -286,11 +285,6 @@ def test_pipe_is_read_once(tmp_path):
         "-c", script, "/dev/stdin", "byte", str(tmp_path / "out"), input="piped text\n" * 100, check=True
     )
     assert len(read_tokens(tmp_path / "out" / "train.bin")) == 990
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_progress_of_tokenizing(prose, tmp_path, monkeypatch, capsys):

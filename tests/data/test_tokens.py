@@ -65,10 +65,7 @@ def edited(content, at, value):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (
-            lambda c: b"",
-            "0 bytes, a token file has a header of 1024; `.*data` makes token files of a text$",
-        ),
+        (lambda c: b"", "0 bytes, a token file has a header of 1024; `.*data` makes token files of a text$"),
         (lambda c: b"To be" * 300, "a token file begins with 20240520; `.*data` makes"),
         (lambda c: c[:1000], "1000 bytes"),
         (lambda c: edited(c, 0, 7), "begins with 7, a token file begins with 20240520"),

@@ -85,7 +85,7 @@ def watched(run: Callable[[], Any], *functions: Callable) -> tuple:
 def relied_on(guard: Guard) -> None:
     """Note in the Worlds of this thread that a recording is used, which holds while this guard does."""
     for world in _local.worlds:
-        world.relies_on(guard)
+        world.guards[id(guard)] = guard
 
 
 def is_watching() -> bool:

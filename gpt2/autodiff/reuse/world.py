@@ -56,7 +56,7 @@ class World(Things):
         self.error: Exception | None = None  # raised if the function tests the type of a recorded value
         self.tests_identity = False  # does some code compare by `is` what may be an argument?
         self._types: set[int] = set()  # ids of code that asks for types
-        self._guards: dict[int, Guard] = {}  # of other recordings that were used, by id
+        self.guards: dict[int, Guard] = {}  # of other recordings that were used, by id
         self._functions: dict[int, list] = {}  # id of code -> functions that were reached
         self._ran: dict[int, object] = {}  # id of code -> code that ran
         self._known: dict[int, object] = {}  # id of code -> code inside of what ran, and of ours and NumPy's
@@ -80,7 +80,7 @@ class World(Things):
         guard = Guard(self.trouble, never)
         if self.trouble is None:
             facts = [*self.facts.values()]
-            for other in self._guards.values():
+            for other in self.guards.values():
                 facts += other.facts or ()
             guard = make_guard([fact for fact in facts if arrays or fact[0] != "array"])
             if not guard.holds():
@@ -101,9 +101,6 @@ class World(Things):
             self.fail(CATCHES)
         if len(self.facts) > LIMIT:
             self.fail(f"more than {LIMIT} values can be reached from it")
-
-    def relies_on(self, guard: Guard) -> None:
-        self._guards[id(guard)] = guard
 
     def runs(self, frame: types.FrameType) -> None:
         code, code_id = frame.f_code, id(frame.f_code)

@@ -99,7 +99,9 @@ class _Walk:
             else:
                 s = apply(op, _ones_or(s, moved), factor)
             self.scale[node] = s
-            self.stacked[node] = where(_identity(self.n, node.shape), s, 0.0)
+            each = const(np.arange(self.n))
+            identity = equal(reshape(each, node.shape), reshape(each, (self.n, *(1,) * node.ndim)))
+            self.stacked[node] = where(identity, s, 0.0)
         return node
 
     def _fills(self, node: Node, moved: Sequence[Node]) -> bool:
@@ -130,11 +132,6 @@ def _has_pole(n: Node) -> bool:
         by = n.args[1]
         return not (is_scalar_const(by) and (n.op == "divide" or decided(le, 0, by.value)))
     return n.op in _POLES or n.op != "input" and OPS[n.op].needs is not None
-
-
-def _identity(n: int, shape: tuple[int, ...]) -> Node:
-    each = const(np.arange(n))
-    return equal(reshape(each, shape), reshape(each, (n, *(1,) * len(shape))))
 
 
 def _ones_or(s: Node | None, like: Node) -> Node:

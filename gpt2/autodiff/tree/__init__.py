@@ -26,7 +26,6 @@ from .structure import (  # noqa: F401  the others are the compiler's
     NONE,
     Leaf,
     Tree,
-    attributes_of,
     flatten,
     is_container,
     is_dynamic,

@@ -268,12 +268,6 @@ def is_container(x: Any) -> bool:
     return isinstance(x, (tuple, list, dict)) or opened(x) is not None
 
 
-def attributes_of(x: Any) -> dict | None:
-    """The attributes of an instance of a class of parameters, by name; None for anything else."""
-    part = opened(x) if not isinstance(x, (tuple, list, dict)) else None
-    return None if part is None else dict(zip(part.names, part.values))
-
-
 def _build(tree: Tree, leaves: Iterator) -> Any:
     kind, keys = tree.kind, tree.keys
     if kind is None:
@@ -329,8 +323,8 @@ def _opened(x: Any) -> tuple[type, dict, str] | None:
         return dict, x, "[{!r}]"
     if isinstance(x, (tuple, list)):
         return tuple, dict(enumerate(x)), "[{}]"
-    parts = attributes_of(x)
-    return None if parts is None else (type(x), parts, ".{}")
+    part = opened(x)  # an instance of a class of parameters
+    return None if part is None else (type(x), dict(zip(part.names, part.values)), ".{}")
 
 
 def _kind_of(x: Any) -> str:

@@ -178,10 +178,7 @@ FAULTS = {
     "metadata of arguments": (without_metadata, "metadata_of_an_argument"),
     "types of arguments": (types_as_they_are, "type_of_an_argument"),
     "types that are compared": (equal_types, "type_of_an_argument"),
-    "attributes that only arrays have": (
-        unasked,
-        "type_of_an_argument",
-    ),
+    "attributes that only arrays have": (unasked, "type_of_an_argument"),
     "attributes that recorded values lack": (
         lambda m: [m.delattr(Recorded, "__getattr__"), unasked(m)],
         "type_of_an_argument",
@@ -246,10 +243,7 @@ FAULTS = {
         "polynomial_of_numpy",
     ),
     "names of fields": (lambda m: m.setattr(World, "_dtype", lambda w, d: None), "structured_array"),
-    "classes that are registered": (
-        without_patterns,
-        "registered_class",
-    ),
+    "classes that are registered": (without_patterns, "registered_class"),
     "settings of texts": (lambda m: m.setattr(World, "_formats", lambda w: None), "text_of_a_number"),
     "numbers that are exchanged": (
         lambda m: [
