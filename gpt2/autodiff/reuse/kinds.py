@@ -242,11 +242,6 @@ def is_ours(c: type) -> bool:
     return ours and vars(module).get(c.__name__) is c
 
 
-def is_method_of(code: types.CodeType, c: type) -> bool:
-    entries = [k.__dict__.get(code.co_name) for k in c.__mro__]
-    return any(f.__code__ is code for v in entries for f in functions_of(v))
-
-
 def is_of_a_data_class(code: types.CodeType) -> bool:
     """Whether it is a method that `dataclass` wrote: it compares classes by `is`, or a default made anew."""
     return code.co_qualname.startswith("__create_fn__.<locals>.")

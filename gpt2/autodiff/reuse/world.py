@@ -183,7 +183,8 @@ class World(Things):
             return any(id(v) in self._seen and not kinds.is_ours(type(v)) for v in arguments)
         if not arguments or id(arguments[0]) not in self._seen or kinds.is_ours(type(arguments[0])):
             return False
-        return kinds.is_method_of(frame.f_code, type(arguments[0]))
+        entries = [k.__dict__.get(frame.f_code.co_name) for k in type(arguments[0]).__mro__]
+        return any(f.__code__ is frame.f_code for v in entries for f in kinds.functions_of(v))
 
     def _enters_ours(self, frame) -> None:
         """Note that the user's code calls a function of NumPy's, or of the compiler's."""

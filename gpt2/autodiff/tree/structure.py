@@ -148,9 +148,31 @@ NONE = Tree.static(None)
 LEAF_TEXT = "*"  # a leaf as it is printed
 
 
-def _subclass_kind(x: list | dict) -> ContainerKind:
-    """The kind of x, an instance of a subclass of list or dict: copies of it with other items."""
+def _refilled(empty: Any, base: Any, items: Iterable) -> Any:
+    new = copy.copy(empty)
+    (list.extend if base is list else base.update)(new, items)
+    return new
+
+
+def _items(x: Any, keys: Sequence | None) -> list:
+    return list(x) if keys is None else [x[k] for k in keys]
+
+
+_PLAIN = (tuple, list, dict, OrderedDict)
+
+
+def _kind(x: Any) -> type | ContainerKind:
+    """The type of a container; of a subclass of list or dict the ContainerKind of copies with other items."""
     t = type(x)
+    if getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
+        return t
+    if isinstance(x, tuple):
+        if attributes := _attributes(x):
+            raise AutodiffError(
+                f"an argument or result is a {t.__name__}, a tuple with attributes ({attributes[0]}), which "
+                "would be lost. Use a plain tuple, and pass them by themselves"
+            )
+        return t
     # Not x.clear() and x.update(): a class that stores its items elsewhere as well would clear those of x
     base: Any = next(base for base in (OrderedDict, dict, list) if isinstance(x, base))
     try:
@@ -165,34 +187,6 @@ def _subclass_kind(x: list | dict) -> ContainerKind:
     # a class of the user's may have attributes and methods besides
     roots = (*attributes, *(() if t is defaultdict else (t,)))
     return ContainerKind(t, functools.partial(_refilled, empty, base), _items, attributes, roots)
-
-
-def _refilled(empty: Any, base: Any, items: Iterable) -> Any:
-    new = copy.copy(empty)
-    (list.extend if base is list else base.update)(new, items)
-    return new
-
-
-def _items(x: Any, keys: Sequence | None) -> list:
-    return list(x) if keys is None else [x[k] for k in keys]
-
-
-_PLAIN = (tuple, list, dict, OrderedDict)
-
-
-def _kind(x):
-    """The type of a container, or a ContainerKind if it has attributes besides its items."""
-    t = type(x)
-    if getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
-        return t
-    if not isinstance(x, tuple):
-        return _subclass_kind(x)
-    if attributes := _attributes(x):
-        raise AutodiffError(
-            f"an argument or result is a {t.__name__}, a tuple with attributes ({attributes[0]}), which "
-            "would be lost. Use a plain tuple, and pass them by themselves"
-        )
-    return t
 
 
 def _attributes(x) -> list:
