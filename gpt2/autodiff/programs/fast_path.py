@@ -265,7 +265,6 @@ def _call(t: _Text, compiled, buffers: str) -> None:
             f"        r = {t.value(program.in_numpy)}({commas(operands)}){'[0]' if single else ''}",
         ]
         text = "r" if single else "r[{}]"
-        _updates(t, wiring, text)
 
         def result_text(o) -> str:
             if o.kind == ARRAY:
@@ -274,20 +273,19 @@ def _call(t: _Text, compiled, buffers: str) -> None:
                 return text.format(o.index)
             return f"{t.value(wiring.graph.outputs[o.index].dtype.type)}({text.format(o.index)})"
 
-        t.lines.append("    return " + _result(t, wiring, result_text))
-        return
-    arguments = operands if buffers == "None" else [*operands, f"out={buffers}"]
-    t.lines.append(f"    r = {t.value(program)}({commas(arguments)})")
-    _updates(t, wiring, "r[{}]")
-    tail = {"array": "", "scalar": "[()]", "number": ".item()"}
-    t.lines.append("    return " + _result(t, wiring, lambda o: f"r[{o.index}]{tail[o.kind]}"))
+    else:
+        arguments = operands if buffers == "None" else [*operands, f"out={buffers}"]
+        t.lines.append(f"    r = {t.value(program)}({commas(arguments)})")
+        text, tail = "r[{}]", {"array": "", "scalar": "[()]", "number": ".item()"}
 
+        def result_text(o) -> str:
+            return f"r[{o.index}]{tail[o.kind]}"
 
-def _updates(t: _Text, wiring, text: str) -> None:
     t.env.update(copyto=np.copyto, add=np.add)
-    for u in wiring.updates:
+    for u in wiring.updates:  # of the caller's arrays
         x, value = t.leaves[u.leaf], text.format(u.index)
         t.lines.append(f"    add({x}, {value}, {x})" if u.added else f"    copyto({x}, {value})")
+    t.lines.append("    return " + _result(t, wiring, result_text))
 
 
 def _result(t: _Text, wiring, text) -> str:
