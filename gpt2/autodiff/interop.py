@@ -1,11 +1,5 @@
 """Functions and arrays of other libraries: PyTorch and JAX, both ways.
 
-    ad.from_torch(f)     a function of tensors, or a module, as one of arrays, with PyTorch's gradient
-    ad.to_torch(f)       a function of arrays as one of tensors, for loss.backward()
-    ad.from_jax(f)       a function of JAX's arrays as one of NumPy's, with JAX's gradient
-    ad.to_jax(f)         a function of arrays as one that jax.grad and jax.jit take
-    ad.as_numpy(tree)    a tree in which arrays of other libraries are NumPy's, in the same memory
-
 Each uses only the public interface of its package, which is imported when the function is called. Values are
 passed; a gradient is computed by the library that knows the function, and is such a function again, so that
 there are derivatives of any order.

@@ -30,7 +30,7 @@ from ..record.value import Recorded, value_of
 from ..transforms.forward import jvp
 from ..transforms.vjp import vjp
 from ..tree import flatten, unflatten
-from .passing import Result, is_recorded, names_of, ours, unsupported_option
+from .passing import Result, is_recorded, names_of, ours, stacked, unsupported_option
 
 STEPPED = {"RK45": _scipy.RK45, "RK23": _scipy.RK23}  # whose steps are differentiated
 SAFETY, LEAST, MOST = 0.9, 0.2, 10.0  # how far a step may change the next one's length; SciPy's numbers
@@ -41,12 +41,12 @@ __getattr__, __dir__ = names_of(_scipy)
 
 @ours(_scipy)
 def trapezoid(y, x=None, dx=1.0, axis=-1) -> Any:
-    return np.trapezoid(_stacked(y), x, dx, axis)
+    return np.trapezoid(stacked(y), x, dx, axis)
 
 
 @ours(_scipy)
 def cumulative_trapezoid(y, x=None, dx=1.0, axis=-1, initial=None) -> Any:
-    y = np.moveaxis(_stacked(y), axis, -1)
+    y = np.moveaxis(stacked(y), axis, -1)
     width = dx if x is None else np.diff(x) if np.ndim(x) == 1 else np.diff(np.moveaxis(x, axis, -1))
     total = np.cumsum(0.5 * width * (y[..., 1:] + y[..., :-1]), axis=-1)
     if initial not in (None, 0):
@@ -54,10 +54,6 @@ def cumulative_trapezoid(y, x=None, dx=1.0, axis=-1, initial=None) -> Any:
     if initial is not None:
         total = np.concatenate([total[..., :1] * 0.0, total], axis=-1)
     return np.moveaxis(total, -1, axis)
-
-
-def _stacked(y: Any) -> Any:
-    return np.stack(y) if isinstance(y, (list, tuple)) else y
 
 
 # ---- The adjoint equation --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import scipy.interpolate as _scipy
 from ..errors import unsupported
 from ..record.source_lines import here
 from ..record.value import Recorded
-from .passing import is_recorded, ours, scipy_value, unsupported_option
+from .passing import is_recorded, ours, scipy_value, stacked, unsupported_option
 
 
 def __getattr__(name: str) -> Any:
@@ -218,12 +218,8 @@ def _knots(name: str, x: Any) -> np.ndarray:
     return np.asarray(x, float)
 
 
-def _values(y: Any) -> Any:
-    return np.stack(y) if isinstance(y, (list, tuple)) else y
-
-
 def _in_front(y: Any, axis: int) -> Any:
-    return np.moveaxis(_values(y), axis, 0)
+    return np.moveaxis(stacked(y), axis, 0)
 
 
 class PPoly(_Polynomials, _scipy.PPoly):
@@ -381,7 +377,7 @@ class Interpolant:
         fill_value: Any = np.nan,
         assume_sorted: Any = False,
     ):
-        self.axis, self.kind = axis % np.ndim(_values(y)), kind
+        self.axis, self.kind = axis % np.ndim(stacked(y)), kind
         y = _in_front(y, axis)
         if not assume_sorted:
             order = np.argsort(x, kind="mergesort")
@@ -445,7 +441,7 @@ class RegularGridInterpolator(_Curve, _scipy.RegularGridInterpolator):
         cls, points, values, method="linear", bounds_error=True, fill_value=np.nan, **options
     ) -> Any:
         knots = [_knots("RegularGridInterpolator", p) for p in points]
-        return Grid(knots, _values(values), method, bounds_error, fill_value)
+        return Grid(knots, stacked(values), method, bounds_error, fill_value)
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)  # called from here, it is not the user's code

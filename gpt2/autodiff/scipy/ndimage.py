@@ -142,18 +142,14 @@ def _by_axis(name: str, x: Any, axes: Any, *settings: Any) -> Iterator[tuple]:
     """Each axis with its settings, which are given for all of them or as lists."""
     _check_real(name, x)
     along = range(np.ndim(x)) if axes is None else np.atleast_1d(axes)
-    return zip(map(int, along), *(_for_axes(name, v, len(along)) for v in settings))
-
-
-def _for_axes(name: str, value: Any, n: int) -> list:
-    """A setting for each axis, from one for all or from a list of them."""
-    if type(value) is Recorded:
-        values = [value] * n if np.ndim(value) == 0 else [value[k] for k in range(np.shape(value)[0])]
-    else:
-        values = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * n
-    if len(values) != n:
-        raise RuntimeError(f"{name}: {len(values)} values are given for {n} axes: {value!r}")
-    return values
+    columns = []
+    for setting in settings:
+        listed = not isinstance(setting, str) and np.ndim(setting) > 0
+        columns.append([setting[k] for k in range(len(setting))] if listed else [setting] * len(along))
+        if len(columns[-1]) != len(along):
+            given = f"{len(columns[-1])} values are given for {len(along)} axes"
+            raise RuntimeError(f"{name}: {given}: {setting!r}")
+    return zip(map(int, along), *columns)
 
 
 # ---- Between the pixels ----------------------------------------------------------------------------------

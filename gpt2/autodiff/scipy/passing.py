@@ -27,6 +27,10 @@ def is_recorded(*values: Any) -> bool:
     return any(type(x) is Recorded for x in flatten(values)[0])
 
 
+def stacked(y: Any) -> Any:
+    return np.stack(y) if isinstance(y, (list, tuple)) else y
+
+
 def ours(module: Any, name: str | None = None) -> Callable[[Callable], Callable]:
     """Decorator for this package's version of a function of a SciPy module, or of an object with a name.
 

@@ -324,7 +324,7 @@ def _of_special(op, partials, domain):
 def _of_law(name, law):
     n, ends = len(law.shapes), [np.array(0.0), np.array(1.0)]
     if law.discrete:
-        points = np.array([0.0, 1.0, 0.0] if name == "bernoulli" else [1.0, 2.0, 4.0])
+        points = np.array([1.0, 2.0, 4.0])
         whole = [np.array(5.0)] if law.shapes[0] == "n" else []
         args = [points, *whole, *[(3,)] * (n - len(whole)), ends[0]]
         yield sample(*args, domain=(0.2, 0.8), signed=False, law=name, method="pmf")

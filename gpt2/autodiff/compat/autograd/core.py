@@ -124,25 +124,7 @@ _OPERATORS = frozenset(
 )
 
 
-def ruled(fun: Any) -> Primitive | None:
-    """The primitive for a function of NumPy or SciPy; None if it cannot have a rule."""
-    fun = plain(fun)
-    if not _has_rule(fun):
-        return None
-    rule = TABLE.get(fun, NO_ENTRY).rule
-    if rule is not None:
-        return rule.primitive  # type: ignore[attr-defined]
-    if recorder.recorded_so_far():
-        raise TypeError(
-            f"{fun.__name__} has a rule here, and derivatives were taken with it already: rules of NumPy's "
-            f"functions are set before the first derivative; or make a new name: primitive({fun.__name__})"
-        )
-    taking = TABLE.setdefault(fun, Entry()).rule = _Taking(fun)
-    roots.append(taking.primitive)
-    return taking.primitive
-
-
-def _has_rule(fun: Any) -> bool:
+def _takes_rule(fun: Any) -> bool:
     if hasattr(np.ndarray, getattr(fun, "__name__", "")):
         return False
     if isinstance(fun, np.ufunc):
@@ -186,8 +168,19 @@ def _own(fun: Any) -> Primitive:
     """The primitive that a rule is for, which NumPy's and SciPy's functions are too."""
     if isinstance(fun, Primitive):
         return fun
-    if (primitive_of := ruled(fun)) is not None:
-        return primitive_of
+    of_numpy = plain(fun)
+    if _takes_rule(of_numpy):
+        if (rule := TABLE.get(of_numpy, NO_ENTRY).rule) is not None:
+            return rule.primitive  # type: ignore[attr-defined]
+        if recorder.recorded_so_far():
+            raise TypeError(
+                f"{of_numpy.__name__} has a rule here, and derivatives were taken with it already: rules of "
+                "NumPy's functions are set before the first derivative; or make a new name: "
+                f"primitive({of_numpy.__name__})"
+            )
+        taking = TABLE.setdefault(of_numpy, Entry()).rule = _Taking(of_numpy)
+        roots.append(taking.primitive)
+        return taking.primitive
     home = (getattr(fun, "__module__", None) or "").partition(".")[0]
     if isinstance(fun, types.FunctionType) and home not in ("numpy", "scipy", "gpt2"):
         warnings.warn(f"{fun.__name__} is not a primitive, so a rule has no effect on it", stacklevel=4)
