@@ -424,14 +424,9 @@ def _matching(name: str, back: _Traced, leaves) -> Graph:
 class custom_jvp(_Custom):
     """Decorator: a function with a custom forward-mode rule.
 
-    @ad.custom_jvp
-    def f(x, y): ...
-
-    @f.defjvp
-    def f_jvp(primals, tangents):        # tuples: (x, y) and their tangents, None for integers
-        return out, dout                 # f(x, y) and its tangent, which is linear in the tangents
-
-    Keyword-only arguments of f have no tangent; f_jvp gets them by name.
+    The rule takes a tuple of the arguments and one of their tangents, None for integers; it gives the result
+    and its tangent, which is linear in the tangents. Keyword-only arguments of f have no tangent; the rule
+    gets them by name.
 
         >>> @ad.custom_jvp
         ... def square(x):

@@ -62,17 +62,17 @@ def metadata(A: Any) -> tuple:
     return np.shape(A), np.ndim(A), dtype, dtype.kind == "c"
 
 
-def where(condition: Any, *args: Any, **kwargs: Any) -> Any:
-    """np.where, with x and y also by name. For Python's numbers and lists it returns Python's."""
-    if not args and not kwargs:
+_NOT_GIVEN = object()
+
+
+def where(condition: Any, x: Any = _NOT_GIVEN, y: Any = _NOT_GIVEN) -> Any:
+    """np.where; for Python's numbers and lists it returns Python's."""
+    if x is _NOT_GIVEN and y is _NOT_GIVEN:
         return np.where(condition)
-    choices = dict(zip(("x", "y"), args), **kwargs)
-    if set(choices) != {"x", "y"} or len(args) + len(kwargs) != 2:
+    if x is _NOT_GIVEN or y is _NOT_GIVEN:
         raise ValueError("where: either both or neither of x and y should be given")
-    x, y = choices["x"], choices["y"]
-    if any(map(_is_numpys, (condition, x, y))):
-        return np.where(condition, x, y)
-    return np.where(condition, x, y).tolist()
+    out = np.where(condition, x, y)
+    return out if any(map(_is_numpys, (condition, x, y))) else out.tolist()
 
 
 def _is_numpys(x: Any) -> bool:
