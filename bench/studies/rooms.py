@@ -38,20 +38,14 @@ def whole(quick):
     return model._whole_loss, (*model.params.values(), *tokens)
 
 
-def over_time(calls, options):
-    """(seconds without, seconds with) of a room, as they take turns."""
-    times = interleave(dict(zip(("without", "with"), calls, strict=True)), options.seconds / 16)
-    return times["without"], times["with"]
-
-
-# ---- What is measured without each room, and with it: (title, without, with, unit) -------------------------
+# ---- What is measured without each room, and with it: (title, without, with). Functions are timed ----------
 
 
 def record(options):
     """Programs of bench/studies that the small compiler differentiates; the others are errors there."""
     subjects = [(f, args, wrt[0]) for f, args, wrt in programs(quick=True).values()]
     subjects += [(row[0], row[2], 0) for row in TEXTBOOK.values()]
-    return f"programs that work, of {len(subjects)}", sum(map(works, *zip(*subjects))), len(subjects), ""
+    return f"programs that work, of {len(subjects)}", sum(map(works, *zip(*subjects))), len(subjects)
 
 
 def works(f, args, wrt):
@@ -67,7 +61,7 @@ def works(f, args, wrt):
 
 
 def ops(options):
-    return "ops with a derivative", len(compiler.RULES) - 2, with_rule(), ""  # less inputs and constants
+    return "ops with a derivative", len(compiler.RULES) - 2, with_rule()  # less inputs and constants
 
 
 def derive(options):
@@ -76,11 +70,7 @@ def derive(options):
     _, pullback = ad.vjp(f, x)
     rows = list(np.eye(len(w)))
     calls = lambda: [pullback(row) for row in rows], partial(ad.jacfwd(f), x)
-    return (
-        f"Jacobian of {len(w)} results by 3 arguments, backwards and forwards",
-        *over_time(calls, options),
-        "s",
-    )
+    return f"Jacobian of {len(w)} results by 3 arguments, backwards and forwards", *calls
 
 
 def passes(options):
@@ -91,7 +81,7 @@ def passes(options):
     off = False, False, frozenset(ad.Options.PASSES)
     without, with_ = ([Gradient(s, *flags) for s in subjects] for flags in (off, (True, True)))
     calls = (lambda: [g() for g in without]), (lambda: [g() for g in with_])
-    return "gradients of five programs of bench/studies", *over_time(calls, options), "s"
+    return "gradients of five programs of bench/studies", *calls
 
 
 def keep(options):
@@ -102,14 +92,14 @@ def keep(options):
     def step(pair):
         return pair.backward(np.ones((), np.float32), pair.forward(*arrays)[1])
 
-    return "GPT-2, forward then backward", *over_time([partial(step, pair) for pair in pairs], options), "s"
+    return "GPT-2, forward then backward", *(partial(step, pair) for pair in pairs)
 
 
 def emit(options):
     """Without it NumPy's functions are called one after another."""
     program = Gradient(Subject(*whole(options.quick)), True, True)
     one_by_one = partial(evaluate_graph, flat(program.graph), program.arrays)
-    return "gradient of GPT-2", *over_time([one_by_one, program], options), "s"
+    return "gradient of GPT-2", one_by_one, program
 
 
 def run_(options):
@@ -120,7 +110,7 @@ def run_(options):
         program()
         ad.set_threads(1)
 
-    return "gradient of GPT-2, one thread and two", *over_time([program, on_two], options), "s"
+    return "gradient of GPT-2, one thread and two", program, on_two
 
 
 def programs_(options):
@@ -134,25 +124,21 @@ def programs_(options):
         return ad.grad(loss, (0, 1, 2))
 
     calls = lambda: gradient()(*args), partial(gradient(), *args)
-    return "gradient of layernorm, compiled and found", *over_time(calls, options), "s"
+    return "gradient of layernorm, compiled and found", *calls
 
 
 def reuse(options):
     scale, x = np.ones(8), np.ones(8)
     f = lambda x: np.sum(np.tanh(x) * scale)  # noqa: E731
     calls = [partial(ad.grad(f, pure=pure), x) for pure in (True, False)]
-    return "a call that trusts the recording, and one that checks it", *over_time(calls, options), "s"
+    return "a call that trusts the recording, and one that checks it", *calls
 
 
 def transforms(options):
     x, w = RNG.normal(size=(256, 8)), RNG.normal(size=(8, 8))
     g = ad.grad(lambda x, w: np.sum(np.tanh(w @ x)))
     batched = ad.vmap(g, in_axes=(0, None))
-    return (
-        "256 gradients, in a loop and by vmap",
-        *over_time([lambda: [g(row, w) for row in x], lambda: batched(x, w)], options),
-        "s",
-    )
+    return "256 gradients, in a loop and by vmap", lambda: [g(row, w) for row in x], lambda: batched(x, w)
 
 
 def loops(options):
@@ -170,7 +156,7 @@ def loops(options):
         return np.sum(ad.scan(lambda v, _: (step(v), None), v, length=n)[0])
 
     times = interleave({f.__name__: partial(ad.grad(f), x) for f in (written_out, scanned)}, 0.1, rounds=1)
-    return f"first call of a loop of {n} steps", *(Sample([sample.first]) for sample in times.values()), "s"
+    return f"first call of a loop of {n} steps", *(Sample([sample.first]) for sample in times.values())
 
 
 def implicit(options):
@@ -187,7 +173,7 @@ def implicit(options):
         return ad.root(lambda x, a: x * x - a, 1.0, a)
 
     slopes = (f"{ad.grad(f)(2.0):.4f}" for f in (bisected, solved))
-    return "slope of a square root at 2, through a bisection and by its equation", *slopes, ""
+    return "slope of a square root at 2, through a bisection and by its equation", *slopes
 
 
 def custom(options):
@@ -201,18 +187,18 @@ def custom(options):
             found.append(str(ad.grad(lambda x, f=f: np.sum(f(x)))(np.ones(2)).tolist()))
         except ad.AutodiffError:
             found.append("an error")
-    return "gradient of a function that cannot be recorded", *found, ""
+    return "gradient of a function that cannot be recorded", *found
 
 
 def tree(options):
     grads = ad.grad(lambda p: np.sum(p["w"] * p["b"][0]))({"w": np.ones(2), "b": [np.ones(2)]})
-    return "arguments that are dicts, lists, classes", "none", "any" if len(grads["b"]) == 1 else "none", ""
+    return "arguments that are dicts, lists, classes", "none", "any" if len(grads["b"]) == 1 else "none"
 
 
 def show(options):
     loss, arrays = whole(options.quick)
     texts = ad.source(ad.grad(loss), *arrays, emitted=True), ad.source(ad.grad(loss), *arrays)
-    return "lines of GPT-2's gradient, emitted and to be read", *(text.count("\n") for text in texts), ""
+    return "lines of GPT-2's gradient, emitted and to be read", *(text.count("\n") for text in texts)
 
 
 def check(options):
@@ -222,7 +208,7 @@ def check(options):
         ad.check_backward(layer.forward, wrong, [(np.eye(4), np.ones(4), np.zeros(4))])
     except AssertionError as error:
         (cause, *_) = re.findall("likely cause: (.*)", str(error))
-        return "a backward with a wrong factor", "", cause, ""
+        return "a backward with a wrong factor", "", cause
     raise AssertionError("the mistake was not found")
 
 
@@ -231,14 +217,14 @@ def sparse(options):
     band = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) <= 1
     f = lambda x: x * np.roll(x, 1) * (np.arange(n) > 0)  # noqa: E731
     calls = partial(ad.jacobian(f), np.ones(n)), partial(ad.sparse_jacobian(f, band), np.ones(n))
-    return f"banded Jacobian of {n} by {n}", *over_time(calls, options), "s"
+    return f"banded Jacobian of {n} by {n}", *calls
 
 
 def scipy(options):
     before = with_rule()
     for name in ("special", "stats", "linalg"):
         importlib.import_module(f"gpt2.autodiff.scipy.{name}")
-    return "ops with a derivative", before, with_rule(), ""
+    return "ops with a derivative", before, with_rule()
 
 
 def random(options):
@@ -254,7 +240,7 @@ def random(options):
 
     rng = np.random.default_rng(0)
     calls = (lambda: gradient()(x, rng)), partial(gradient(), x, rng)
-    return "gradient of a loss that draws, recorded again and found", *over_time(calls, options), "s"
+    return "gradient of a loss that draws, recorded again and found", *calls
 
 
 def enzyme(options):
@@ -267,7 +253,7 @@ def enzyme(options):
         np.add(dx, g(x), out=dx)
 
     calls = added, lambda: ad.autodiff(f, ad.Duplicated(x, dx))
-    return "a gradient of 65,536 numbers added to others", *over_time(calls, options), "s"
+    return "a gradient of 65,536 numbers added to others", *calls
 
 
 def interop(options):
@@ -275,14 +261,14 @@ def interop(options):
     try:
         torch = importlib.import_module("torch")
     except ImportError:
-        return None, None, None, ""
+        return None, None, None
     found = []
     for f in (lambda x: torch.sin(torch.as_tensor(x)).numpy(), ad.from_torch(torch.sin)):
         try:
             found.append(f"{ad.grad(lambda x, f=f: np.sum(f(x)))(np.zeros(1))[0]:.1f}")
         except Exception:
             found.append("an error")
-    return "slope of PyTorch's sine at 0", *found, ""
+    return "slope of PyTorch's sine at 0", *found
 
 
 def compat(options):
@@ -292,7 +278,7 @@ def compat(options):
         len([n for n in dir(importlib.import_module(f"gpt2.autodiff.compat.autograd.{m}")) if n[0] != "_"])
         for m in modules
     )
-    return "names that programs for HIPS autograd may import", 0, names, ""
+    return "names that programs for HIPS autograd may import", 0, names
 
 
 def with_rule():
@@ -337,8 +323,10 @@ def layers(options):
         large = Gradient(subject, True, True)
         graph = large.graph
         large.program = Pipeline("gradient").program(Graph(graph.inputs, graph.outputs[1:], graph.name))
-        without, with_ = over_time([partial(small, large.arrays[-1], *inputs), large], options)
-        ratios[name] = without.over(with_).median
+        times = interleave(
+            {"small": partial(small, large.arrays[-1], *inputs), "large": large}, options.seconds / 16
+        )
+        ratios[name] = times["small"].over(times["large"]).median
     return {name: ratio for name, ratio in ratios.items() if name != "residual"}  # its gradient is dout
 
 
@@ -357,8 +345,12 @@ def run(options):
     )
     with threads(1):
         for room, (words, measure) in ROOMS.items():
-            title, without, with_, unit = measure(options) if measure else (None, None, None, "")
-            ratio = without.over(with_).median if unit == "s" else without / with_ if unit else None
+            title, without, with_ = measure(options)
+            if callable(without):
+                times = interleave({"without": without, "with": with_}, options.seconds / 16)
+                without, with_ = times.values()
+            ratio = without.over(with_).median if isinstance(without, Sample) else None
+            unit = "s" if ratio else ""
             cells = (cell_text(getattr(x, "median", x), unit) for x in (without, with_))
             table.add(room, lines_of(room), words, title, *cells, ratio)
         ratios = layers(options)
