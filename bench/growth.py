@@ -6,47 +6,36 @@ they are written, not as compiled; for `parameters` it counts parameters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 SMALL, LARGE = 5, 20_000  # elements; large arrays are computed in blocks of rows
 X = np.linspace(0.0, 1.0, SMALL)
 
 
-def chain(n: int, size: int = SMALL):
-    """sin(sin(...))"""
+def repeated(step: Callable, operations: int, *args, end: Callable = np.sum) -> Callable:
+    """A program that makes one step after another, each of so many operations: step(k, x, *others) -> x."""
 
-    def f(x):
-        for _ in range(n):
-            x = np.sin(x)
-        return x.sum()
+    def program(n: int):
+        def f(x, *others):
+            for k in range(n // operations):
+                x = step(k, x, *others)
+            return end(x)
 
-    return f, (np.linspace(0.0, 1.0, size),)
+        return f, args
 
-
-def large_chain(n: int):
-    return chain(n, LARGE)
-
-
-def affine(n: int):
-    """Sums and products in a row, which algebraic rules match in groups."""
-
-    def f(x):
-        for _ in range(n // 2):
-            x = x * 0.99 + 0.1
-        return x.sum()
-
-    return f, (X,)
+    return program
 
 
-def numbers(n: int):
-    """Sums and products of one Python float, compiled to scalar code."""
+def dot_step(k, x, y):
+    """A dot product, which scales the next vector."""
+    return x * 0.5 + np.dot(x, y) * 0.01 * y
 
-    def f(x):
-        for _ in range(n // 4):
-            x = x * 0.99 + 0.1 * x * x
-        return x
 
-    return f, (0.3,)
+def branch_step(k, x):
+    """A comparison, and np.where on its result."""
+    return np.where(x > k % 3 * 0.3, x * 0.9, x + 0.2)
 
 
 def parameters(n: int):
@@ -82,17 +71,6 @@ def fan(n: int):
     return f, (X,)
 
 
-def matrices(n: int):
-    """Matrix products in a row, with tanh between."""
-
-    def f(x, w):
-        for _ in range(n // 2):
-            x = np.tanh(x @ w)
-        return x.sum()
-
-    return f, (np.linspace(0.0, 1.0, 12).reshape(3, 4), np.linspace(-1.0, 1.0, 16).reshape(4, 4))
-
-
 def views(n: int):
     """Writes through views of views of one array."""
 
@@ -121,17 +99,6 @@ def deep_views(n: int):
     return f, (X,)
 
 
-def branches(n: int):
-    """Comparisons, and np.where on their results."""
-
-    def f(x):
-        for k in range(n // 4):
-            x = np.where(x > k % 3 * 0.3, x * 0.9, x + 0.2)
-        return x.sum()
-
-    return f, (X,)
-
-
 def lists(n: int):
     """Nested lists of arrays, stacked, and read by rows and columns."""
     side = max(2, round((n / 4) ** 0.5))
@@ -142,18 +109,6 @@ def lists(n: int):
         return (table * table).sum() + sum(row[i % side] for i, row in enumerate(square)).sum()
 
     return f, ([[np.linspace(0.0, 1.0, 3) + i + j for j in range(side)] for i in range(side)],)
-
-
-def dots(n: int):
-    """Dot products, each of which scales the next vector."""
-
-    def f(x, y):
-        for _ in range(n // 4):
-            s = np.dot(x, y)
-            x = x * 0.5 + s * 0.01 * y
-        return np.dot(x, x)
-
-    return f, (X, np.linspace(1.0, 0.0, SMALL))
 
 
 def layers(n: int):
@@ -169,10 +124,18 @@ def layers(n: int):
     return f, (rng.normal(size=(3, 4)), ws, bs)
 
 
+SQUARE = np.linspace(-1.0, 1.0, 16).reshape(4, 4)
 PROGRAMS = {
-    f.__name__: f
-    for f in (
-        *(chain, large_chain, affine, numbers, parameters, grid, fan, matrices),
-        *(views, deep_views, branches, lists, dots, layers),
-    )
+    "chain": repeated(lambda k, x: np.sin(x), 1, X),
+    "large_chain": repeated(lambda k, x: np.sin(x), 1, np.linspace(0.0, 1.0, LARGE)),
+    # algebraic rules match sums and products in a row in groups; of one Python float they become scalar code
+    "affine": repeated(lambda k, x: x * 0.99 + 0.1, 2, X),
+    "numbers": repeated(lambda k, x: x * 0.99 + 0.1 * x * x, 4, 0.3, end=lambda x: x),
+    **{f.__name__: f for f in (parameters, grid, fan)},
+    "matrices": repeated(lambda k, x, w: np.tanh(x @ w), 2, np.linspace(0.0, 1.0, 12).reshape(3, 4), SQUARE),
+    **{f.__name__: f for f in (views, deep_views)},
+    "branches": repeated(branch_step, 4, X),
+    "lists": lists,
+    "dots": repeated(dot_step, 4, X, np.linspace(1.0, 0.0, SMALL)),
+    "layers": layers,
 }

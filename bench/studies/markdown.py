@@ -38,7 +38,9 @@ def study_text(name, result):
         parts.append("**What came out.**\n\n" + "\n".join(f"- {note}" for note in result.notes))
     parts.append(method)
     for table in result.tables:
-        below = [text for text in (counts_text(table), table.note) if text]
+        counts = sorted({cell.n for row in table.rows for cell in row if isinstance(cell, Sample)})
+        n = "" if not counts else str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        below = [text for text in (n and f"Medians and [quartiles] of {n} samples.", table.note) if text]
         parts.append(folded(table.title, "\n\n".join([table_text(table), *below])))
     parts += [f"Rows are missing: {package} ({why})." for package, why in result.missing.items()]
     return parts
@@ -109,15 +111,6 @@ def number(x):
     if 1e-3 <= abs(x) < 1e6:
         return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
     return f"{x:.2e}"
-
-
-def counts_text(table):
-    """How many samples the cells of a table are medians of; "" for a table without samples."""
-    counts = sorted({cell.n for row in table.rows for cell in row if isinstance(cell, Sample)})
-    if not counts:
-        return ""
-    n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Medians and [quartiles] of {n} samples."
 
 
 def conditions(report):

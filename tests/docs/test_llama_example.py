@@ -118,10 +118,6 @@ def test_generation_continues_past_the_last_position():
 CONFIG = {**SHAPE, **HEADS, "model_type": "llama", "use_cache": True}
 
 
-def write_config(folder, **changes):
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
-
-
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -146,7 +142,7 @@ def write_config(folder, **changes):
     ],
 )
 def test_unsupported_config_is_refused_by_name(tmp_path, changes, message):
-    write_config(tmp_path, **changes)
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **changes}))
     with pytest.raises(UserError, match=message):
         llama.read_config(tmp_path)
 

@@ -89,10 +89,6 @@ CALLS = {
 }  # fmt: skip
 
 
-def in_fortrans_order(x):
-    return np.array(x, order="F")
-
-
 def backwards(x):
     back = (..., *(slice(None, None, -1),) * x.ndim)
     return x[back].copy()[back]
@@ -106,7 +102,7 @@ def apart(x):
     return part
 
 
-LAYOUTS = {"C": np.array, "F": in_fortrans_order, "backwards": backwards, "apart": apart}
+LAYOUTS = {"C": np.array, "F": np.asfortranarray, "backwards": backwards, "apart": apart}
 
 
 def drawn(rng, shape, like=None):
