@@ -1,6 +1,5 @@
 """Statistics of rounds of times, and tables."""
 
-import math
 import statistics
 
 
@@ -43,8 +42,3 @@ def aligned(rows):
 def table(header, rows):
     """Rows of text under a header."""
     return "\n".join("  ".join(row) for row in aligned([header, *rows]))
-
-
-def worst(errors):
-    """The largest error, or nan if one is nan, which max() may drop."""
-    return math.nan if any(map(math.isnan, errors)) else max(errors)

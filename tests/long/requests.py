@@ -24,6 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import argparse
 import functools
 import gc
+import itertools
 import linecache
 import sys
 import threading
@@ -46,25 +47,19 @@ def numbers() -> Iterator[None]:
     def loss(rate):
         return lambda w: np.sum(w * w) * rate + np.sum(np.tanh(w))
 
-    k = 0
-    while True:
-        k += 1
+    for k in itertools.count(1):
         yield ad.grad(loss(0.1 + k))(W)
 
 
 def code() -> Iterator[None]:
-    k = 0
-    while True:
-        k += 1
+    for k in itertools.count(1):
         names: dict = {"np": np}
         exec(f"def f(w):\n    a = np.tanh(w)\n    return np.sum(a * w) * {k}.5", names)
         yield ad.grad(names["f"])(W)
 
 
 def shapes() -> Iterator[None]:
-    k = 0
-    while True:
-        k += 1
+    for k in itertools.count(1):
         yield ad.grad(lambda w: np.sum(w * w) + np.sum(np.tanh(w)))(np.ones(1 + k % 997))
 
 
@@ -74,18 +69,14 @@ def programs() -> Iterator[None]:
             w = np.tanh(w) if k >> i & 1 else np.sin(w) * w
         return np.sum(w)
 
-    k = 0
-    while True:
-        k += 1
+    for k in itertools.count(1):
         yield ad.grad(functools.partial(f, k=k))(W)
 
 
 def service() -> Iterator[None]:
     user = {"rate": 0.5, "weights": W.copy()}
     g = ad.grad(lambda w: np.sum(w * w * user["weights"]) * user["rate"])
-    k = 0
-    while True:
-        k += 1
+    for k in itertools.count(1):
         user["rate"], user["weights"] = 0.1 + k, W + k
         yield g(W)
 
