@@ -75,9 +75,11 @@ def dots(
         axes = place(figure, left, top, WIDTH - left - RIGHT, deep)
         for i, (label, values) in enumerate(rows.items()):
             for k, spread in enumerate(values):
-                if spread:
-                    y = i + (k + 1) / (len(names) + 1)
-                    hint(_dot(axes, k, y, spread), f"{label}: {text(spread[0])}")
+                if spread:  # a dot, with a line between its quartiles
+                    y, (middle, low, high) = i + (k + 1) / (len(names) + 1), spread
+                    style = {"fmt": MARKERS[k % 8], "color": _colour(k), "markersize": 8, "elinewidth": 2}
+                    drawn = axes.errorbar(middle, y, xerr=[[middle - low], [high - middle]], **style)
+                    hint(drawn[0], f"{label}: {text(middle)}")
         axes.set(ylim=(len(rows), 0), yticks=[i + 0.5 for i in range(len(rows))], xlabel=unit)
         axes.set_yticklabels(rows, color=LIGHT["text"])
         numbers = [n for values in rows.values() for spread in values if spread for n in spread]
@@ -87,13 +89,6 @@ def dots(
         if keys:
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
     return figure
-
-
-def _dot(axes: Any, k: int, y: float, spread: Spread) -> Any:
-    """A dot of series k, with a line between its quartiles."""
-    middle, low, high = spread
-    style = {"fmt": MARKERS[k % 8], "color": _colour(k), "markersize": 8, "elinewidth": 2}
-    return axes.errorbar(middle, y, xerr=[[middle - low], [high - middle]], **style)[0]
 
 
 def _colour(k: int) -> str:
@@ -155,6 +150,8 @@ def bars(
     left   pixels for the names of bars       rule   length at which a vertical line is drawn
     right  pixels for their values
     """
+    from matplotlib.patches import Patch
+
     deep = sum((28 if heading else 0) + 22 * len(group) + 8 for heading, group in groups.items())
     top = 38 + 26 * bool(keys)
     longest = min(most, max(length for group in groups.values() for bar in group for _, length in bar.parts))
@@ -184,7 +181,11 @@ def bars(
                 y += 22
             y += 8
         figure.text(0, 10 / (72 * figure.get_size_inches()[1]), below, color=LIGHT["soft"])
-        _keys(figure, keys)
+        patches = [Patch(**_filled(colour), label=words) for colour, words in keys.items()]
+        if patches:  # the legend of colours, in a row below the title
+            above = 1 - 32 / (72 * figure.get_size_inches()[1])
+            where = {"loc": "upper left", "bbox_to_anchor": (0, above), "ncol": len(patches)}
+            figure.legend(handles=patches, **where)
     return figure
 
 
@@ -193,18 +194,6 @@ def _filled(colour: str) -> dict:
     if colour == "limit":
         return {"facecolor": "none", "edgecolor": LIGHT[colour], "linestyle": "--"}
     return {"color": LIGHT[colour]}
-
-
-def _keys(figure: Any, keys: Mapping[str, str]) -> None:
-    """Add the legend of colours, in a row below the title."""
-    from matplotlib.patches import Patch
-
-    patches = [Patch(**_filled(colour), label=words) for colour, words in keys.items()]
-    if patches:
-        height = 72 * figure.get_size_inches()[1]
-        figure.legend(
-            handles=patches, loc="upper left", bbox_to_anchor=(0, 1 - 32 / height), ncol=len(patches)
-        )
 
 
 # ---- Files -------------------------------------------------------------------------------------------------

@@ -33,7 +33,16 @@ def main(argv):
         report = Report(machine.describe(), {"date": time.strftime("%Y-%m-%d"), **dataclasses.asdict(chosen)})
         os.environ.update(environment(1))  # of the processes in which studies run
         for name in find(options.names):
-            run(name, chosen, report)
+            program.note(f"{name} ...")
+            # In a new process, free of others' threads and memory
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                try:
+                    report.results[name] = process.submit(measured, name, chosen).result()
+                except Exception as error:
+                    report.failed[name] = f"{type(error).__name__}: {error}"
+                    program.note(f"{name} failed:\n{traceback.format_exc()}")
+                else:
+                    program.note(f"{name}: {report.results[name].seconds:.0f} s")
             write(report, options.out)  # after each study, so that an interrupted run keeps its results
     written = write(report, options.out)
     if options.json == "-":
@@ -64,22 +73,6 @@ def parse(argv):
     program.thread_counts(str(options.threads))
     find(options.names)
     return options
-
-
-def run(name, options, report):
-    """Run one study in a new process, free of others' threads and memory, and add it to the report."""
-    program.note(f"{name} ...")
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        try:
-            report.results[name] = process.submit(measured, name, options).result()
-        except Exception as error:
-            report.failed[name] = f"{type(error).__name__}: {error}"
-            program.note(f"{name} failed:\n{traceback.format_exc()}")
-        else:
-            program.note(f"{name}: {report.results[name].seconds:.0f} s")
-
-
-# ---- Files -------------------------------------------------------------------------------------------------
 
 
 def report_json(report):
