@@ -150,8 +150,6 @@ def bars(
     left   pixels for the names of bars       rule   length at which a vertical line is drawn
     right  pixels for their values
     """
-    from matplotlib.patches import Patch
-
     deep = sum((28 if heading else 0) + 22 * len(group) + 8 for heading, group in groups.items())
     top = 38 + 26 * bool(keys)
     longest = min(most, max(length for group in groups.values() for bar in group for _, length in bar.parts))
@@ -181,6 +179,8 @@ def bars(
                 y += 22
             y += 8
         figure.text(0, 10 / (72 * figure.get_size_inches()[1]), below, color=LIGHT["soft"])
+        from matplotlib.patches import Patch
+
         patches = [Patch(**_filled(colour), label=words) for colour, words in keys.items()]
         if patches:  # the legend of colours, in a row below the title
             above = 1 - 32 / (72 * figure.get_size_inches()[1])
