@@ -3,14 +3,13 @@
 Each layer's own backward, written by hand or derived, is in the table `layers`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpt2.layers import Layer
 from gpt2.model.description import Description
 from gpt2.model.fitting import Layers
 from gpt2.model.tensors import ranges_of
@@ -57,7 +56,7 @@ def block_backward(
     None if it is not needed: neither x nor what it was computed from is trained.
     """
     if d.block is not None:
-        return grads.of_block(layers["block"], d.block_tensors, dout, saved["block"], l)
+        return grads.through(d, layers, "block", dout, saved, l)
     through = partial(grads.through, d, layers)
     add, plus = layers["residual"].backward, layers["residual"].forward
 
@@ -115,11 +114,7 @@ class Gradients:
         layer = layers[s.layer]
         return self._put(layer, place, dout, saved.pop(place), s.tensors, l, again, s.static, s.data)
 
-    def of_block(self, layer: Layer, names: Sequence[str], dout: np.ndarray, saved: Any, l: int) -> Any:
-        """`through` for a user's block, which is one layer."""
-        return self._put(layer, "block", dout, saved, names, l)
-
-    def _put(self, layer, place, dout, saved, names, l, again=(), static={}, data=1):  # noqa: B006
+    def _put(self, layer, place, dout, saved, names, l, again, static, data):
         wanted = self.d.trained.wanted(place, l)
         if dout is None or (wanted is not None and not any(wanted)):
             return None

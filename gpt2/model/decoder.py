@@ -131,13 +131,11 @@ class Decoder:
         read to the end of the context: in two pieces, or position by position, at both ends of a long one.
         """
         d, T, rng = self.description, self.config.block_size, np.random.default_rng(0)
-        names = {None, *(p.name for p in d.table)}
         for slot in d.own:
-            places = [p for p, s in d.calls.items() if s.layer == slot and names.issuperset(s.tensors)]
-            if places and slot != "crossentropy":
-                inputs = d.inputs_at(places[0], 1, T, rng)
+            for place in d.places_of(slot)[:1] if slot != "crossentropy" else ():
+                inputs = d.inputs_at(place, 1, T, rng)
                 text = f"{slot} ({d.own[slot].name})"
-                self._check_pieces(slot, text, inputs, len(DATA[slot]), d.calls[places[0]].static)
+                self._check_pieces(slot, text, inputs, len(DATA[slot]), d.calls[place].static)
         if d.block is not None:
             self._check_pieces("block", f"the block ({d.block.name})", d.inputs_at("block", 1, T, rng), 1, {})
         self.length = 0

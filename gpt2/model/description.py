@@ -174,7 +174,7 @@ class Trained(dict[str, Sequence[int]]):
 
         def visit(place, l, *inputs):
             """Whether the output depends on what is trained. An input of integers is None."""
-            names = d.block_tensors if place == "block" else d.calls[place].tensors
+            names = d.calls[place].tensors
             wanted = (*inputs, *(None if name is None else self.at(name, l) for name in names))
             full = all(w is None or w for w in wanted)
             found[place, l] = None if full else tuple(map(bool, wanted))
@@ -206,7 +206,7 @@ class Description:
 
     own      the own layers among `layers`, as they were passed; block is the user's, or None
     layers   all layers by name, uncompiled
-    calls    place -> LayerCall
+    calls    place -> LayerCall, in order; an own block is one of them, in place of GPT-2's in the blocks
     table    all tensors, as Parameters in their order; shapes has an L in front of those of the blocks
     trained  the Trained tensors
 
@@ -301,6 +301,9 @@ class Description:
             )
         self.table = tuple(everything[name] for name in order)
         self.in_block = frozenset(in_block)
+        if self.block is not None:
+            first, *rest = ((place, call) for place, call in self.calls.items() if not PLACES[place].block)
+            self.calls = dict([first, ("block", LayerCall("block", self.block_tensors, {})), *rest])
 
     def _adapt(self, read, in_block):
         """Put the layers of adapters in their places, and add their tensors to the tables."""
@@ -358,8 +361,7 @@ class Description:
 
     def places_of(self, slot: str) -> list[str]:
         """The places at which a layer runs."""
-        inside = self.block is None
-        return [p for p, s in self.calls.items() if s.layer == slot and (inside or not PLACES[p].block)]
+        return [place for place, call in self.calls.items() if call.layer == slot]
 
     def inputs_at(self, place: str, B: int, T: int, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Random inputs of the layer at a place, or of "block", the own block, for B sequences of T."""

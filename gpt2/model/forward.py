@@ -28,16 +28,11 @@ def run_layer(
     """
     s = d.calls[place]
     tensors = [None if name is None else params[name][l] for name in s.tensors]
-    layer = _layer_at(d, layers[s.layer], place, l)
+    layer, wanted = layers[s.layer], d.trained.wanted(place, l)
+    layer = layer if wanted is None else layer.wanting(wanted)
     if buffer is not None and (into := getattr(layer, "into", None)) is not None:
         return into(buffer, *inputs, *tensors, **s.static)
     return layer.forward(*inputs, *tensors, **s.static)
-
-
-def _layer_at(d: Description, layer: Layer, place: str, l: Any) -> Layer:
-    """The layer as it runs at a place, where only some of its gradients may be wanted."""
-    wanted = d.trained.wanted(place, l)
-    return layer if wanted is None else layer.wanting(wanted)
 
 
 def block_forward(
@@ -54,8 +49,7 @@ def block_forward(
     """
     saved = {}
     if d.block is not None:
-        block = _layer_at(d, layers["block"], "block", l)
-        x, saved["block"] = block.forward(x, *(params[name][l] for name in d.block_tensors))
+        x, saved["block"] = run_layer(d, "block", layers, params, l, x)
         return x, saved
 
     def run(place, *inputs):

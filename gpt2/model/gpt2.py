@@ -26,7 +26,7 @@ from gpt2.layers.encoder import check_ids
 from gpt2.machine import cores
 from gpt2.model.backward import Gradients, backward_pass
 from gpt2.model.changes import Environment
-from gpt2.model.config import PLACES, GPT2Config
+from gpt2.model.config import GPT2Config
 from gpt2.model.description import Block, Description
 from gpt2.model.fitting import Layers
 from gpt2.model.forward import block_forward, first_non_finite, forward_pass, loss_fn
@@ -176,16 +176,13 @@ class GPT2:
 
         d, rows, seen = self.description, [], set()
         for place, call in d.calls.items():
-            layer, tensors = call.layer, [name for name in call.tensors if name is not None]
-            if d.block is not None and PLACES[place].block:  # one row stands for all of them
-                if "block" in seen:
-                    continue
-                place, layer, tensors = "block", d.block.name, d.block_tensors
+            layer = d.block.name if place == "block" else call.layer
+            tensors = [name for name in call.tensors if name is not None]
             shapes = ", ".join(f"{name} {' x '.join(map(str, self.params[name].shape))}" for name in tensors)
             count = sum(self.params[name].size for name in {*tensors} - seen)
             size = f"{count:,}" if count else "shared" if tensors else ""
             rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (place, layer, shapes, size)))
-            seen |= {place, *tensors}
+            seen |= {*tensors}
         head = "<tr><th>place</th><th>layer</th><th>tensors, of all blocks</th><th>numbers</th></tr>"
         table = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<p>{html.escape(repr(self))}</p><table>{head}{table}</table>"
@@ -432,7 +429,7 @@ class GPT2:
                 loss = self._forward(tokens, targets, scratch)
                 self.backward(scale, accumulate, on_ready)
                 return loss
-            inputs = np.full((), scale, self.config.dtype), *self._arrays(), tokens, targets
+            inputs = self._scale(scale), *self._arrays(), tokens, targets
             loss, _ = self.program.both(*inputs, out=self._grad_buffers(), add=accumulate)
             return float(loss)
 
@@ -469,6 +466,9 @@ class GPT2:
         ]
         return (*buffers, *[None] * (2 + len(self._divisors())))
 
+    def _scale(self, scale):
+        return np.full((), scale, self.config.dtype)
+
     def backward(
         self, scale: float = 1.0, accumulate: bool = False, on_ready: Callable[[int, int], None] | None = None
     ) -> None:
@@ -485,8 +485,7 @@ class GPT2:
             raise RuntimeError("GPT2.backward: call forward(tokens, targets) first, once for each backward")
         saved, self._saved = self._saved, None
         if self.program is not None:
-            scale = np.full((), scale, self.config.dtype)
-            self.program.backward(scale, saved, self._grad_buffers(), accumulate)
+            self.program.backward(self._scale(scale), saved, self._grad_buffers(), accumulate)
             return
         grads = Gradients(self.grads, accumulate, on_ready, self.description)
         backward_pass(saved, scale, grads, self.description, self.layers)
