@@ -1,4 +1,4 @@
-"""Shares of a batch on threads: they agree with one process, and bit for bit with worker processes."""
+"""Shares of a batch on threads: bit for bit as with worker processes, for any number of threads."""
 
 import threading
 
@@ -40,15 +40,6 @@ def test_worker_processes_give_the_same_bits(options):
     """So a run may be resumed with the other kind."""
     processes = jobs.train("processes", Group(), 3, "float32", options=options)
     assert same(trained(2, 3, options=options), processes)
-
-
-@pytest.mark.numeric
-def test_shares_agree_with_one_process():
-    alone = jobs.train("none", Group())
-    result = trained(2, 3, "float64")
-    for name, array in alone[0].items():
-        np.testing.assert_allclose(result[0][name], array, rtol=1e-6, atol=1e-12, err_msg=name)
-    np.testing.assert_allclose(result[1], alone[1], rtol=1e-10)
 
 
 def test_two_threads_compute_shares_at_the_same_time(monkeypatch):
