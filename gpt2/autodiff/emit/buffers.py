@@ -354,7 +354,8 @@ class Allocator:
         if self.table[1:, k - 1].tolist() == [span.lo, span.start, span.end]:
             self.table[1, k - 1] = span.hi
         else:
-            self.table = np.insert(self.table, k, span, axis=1)
+            before, after = self.table[:, :k], self.table[:, k:]
+            self.table = np.concatenate([before, np.array([span]).T, after], axis=1)
         return span.hi
 
     def next_use(self, s: Storage, at: int) -> int:
