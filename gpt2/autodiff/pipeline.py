@@ -155,10 +155,8 @@ class Pipeline:
             origins, results = origins_of(saved, joint, forward, n_outputs)
             forward = Graph(forward.inputs, results, forward.name)
         forward = self._simple(forward)
-        middle = time.perf_counter()
-        self._report("forward", forward, middle - begin)
-        backward = self._simple(backward)
-        self._report("backward", backward, time.perf_counter() - middle)
+        self._report("forward", forward, time.perf_counter() - begin)
+        backward = self._stage("backward", self._simple, backward)
         return Halves(forward, backward, origins)
 
     def emitted(
