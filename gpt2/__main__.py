@@ -1,9 +1,5 @@
 """gpt2: list the commands, or run one.
 
-    gpt2                             list the commands
-    gpt2 sample --run mine           run one
-    python -m gpt2 sample --run mine       the same, where the package is not installed
-
 Every module of gpt2/commands is a command, and every package of gpt2 with a `__main__.py`; the first line
 docstring is its line in the list.
 """

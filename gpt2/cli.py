@@ -1,10 +1,5 @@
 """Command lines: a parser that suggests the nearest flag after a typing error, and text that fits a terminal.
 
-    parser = Parser("sample", "Text from a trained model.", [("gpt2 sample", "with the newest run")])
-    run(parser, work, argv)      parse, call work(arguments), return the exit status; errors are one line
-    main = command(parser, work)       the function main(argv) that does so
-    side_by_side(texts, width())       sources in columns if they fit, else one below the other
-
 Nothing here imports NumPy: the flags of a training run are read before NumPy starts its threads.
 """
 

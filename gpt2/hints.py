@@ -1,9 +1,5 @@
 """Commands in messages, spelt so that they work in the user's shell.
 
-    typed("gpt2 sample --run runs/a")    .venv/bin/python -m gpt2 sample --run runs/a
-    install("matplotlib")                .venv/bin/python -m pip install matplotlib
-    quoted(path)                         a path as a word of the shell
-
 Texts say `gpt2 NAME` and `python ...`. `typed` replaces these by the program as it was called: the command
 gpt2, or the interpreter with a script or a module.
 """

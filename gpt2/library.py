@@ -1,11 +1,4 @@
-"""gpt2.load, save, load_tokenizer, lora and merged: models by the names and formats that the commands take.
-
-model = gpt2.load("gpt2")                 or a run, a folder of transformers, a .bin, a .safetensors
-tokenizer = gpt2.load_tokenizer("gpt2")
-gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this project's; else transformers'
-tuned = gpt2.lora(model, rank=8)          with adapters, the only part that is trained
-model = gpt2.merged(tuned)                with the adapters merged into its weights
-"""
+"""gpt2.load, save, load_tokenizer, lora and merged: models by the names and formats of the commands."""
 
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,4 @@
-"""Free memory and cores of this machine and its containers, and whether other processes keep it busy.
-
-free_memory()           bytes, or None if the system does not say
-cores()                 those that this process may use
-with watched() as quiet:
-    ...                 # measure
-if quiet(): ...         # keep what was measured
-"""
+"""Free memory and cores of this machine and its containers, and whether other processes keep it busy."""
 
 import math
 import os
@@ -127,7 +120,12 @@ def _left(folder: Path, limit: str, used: str) -> float:
 @contextmanager
 def watched() -> Iterator[Callable[[], bool]]:
     """Yields a function that says, after the block, whether the machine was otherwise idle during it; True if
-    the system does not say."""
+    the system does not say.
+
+        with watched() as quiet:
+            ...                 # measure
+        if quiet(): ...         # keep what was measured
+    """
     before, began, mine = busy_seconds(), time.perf_counter(), own_seconds()
     idle = True
 

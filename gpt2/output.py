@@ -1,10 +1,4 @@
-"""Standard output: colour, control characters, and what happens when a pipe is closed or a disk is full.
-
-painted("BAD", "red")           the text in colour, if standard output is a terminal with colours
-with replace_stdout() as out:   sys.stdout is `out` within the block
-    print(...)
-    if out.lost: ...            the error of the first failed write, or None
-"""
+"""Standard output: colour, control characters, and what happens when a pipe is closed or a disk is full."""
 
 import contextlib
 import errno

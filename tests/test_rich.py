@@ -12,6 +12,7 @@ from gpt2.autodiff.show import drawing
 from gpt2.storage import curve
 from gpt2.storage.metrics import Metrics
 from gpt2.train import Settings, opened, steps
+from tests.autodiff.show.test_readable import pair_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -41,8 +42,6 @@ def boxes_and_lines(text):
 @pytest.mark.parametrize("name", ["layernorm", "attention", "gelu"])
 def test_a_drawing_has_a_box_for_each_value(name):
     """Boxes do not touch, and no line leads through one: each is for the value that its text names."""
-    from gpt2.commands.explain.sources import pair_of
-
     graph = pair_of(name).backward.program.graph
     tree, boxes, lines = boxes_and_lines(drawing.drawing(graph))
     values = [n for n in graph.nodes if not (n.op == "const" and n.shape == ())]

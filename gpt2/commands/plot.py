@@ -105,16 +105,6 @@ def save(runs: Sequence[Metrics], paths: Iterable[Path]) -> None:
                 path.write_text(adaptive(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _paths(runs, out):
-    if out is None:
-        folder = Path(runs[0].name) if len(runs) == 1 else Path(".")
-        return [folder / "curves.png", folder / "curves.svg"]
-    path = Path(out)
-    if path.suffix.removeprefix(".") not in FORMATS:
-        raise UserError(f"--out {out}: expected a name that ends in .{', .'.join(FORMATS)}")
-    return [path]
-
-
 # ---- The terminal ----------------------------------------------------------------------------------------
 
 
@@ -262,7 +252,10 @@ def _run(args):
     for run in runs:
         if not run.values:
             raise UserError(f"{run.name}: no metrics yet, its first step is not done")
-    paths = _paths(runs, args.out)
+    folder = Path(runs[0].name) if len(runs) == 1 else Path(".")
+    paths = [Path(args.out)] if args.out is not None else [folder / "curves.png", folder / "curves.svg"]
+    if paths[0].suffix.removeprefix(".") not in FORMATS:
+        raise UserError(f"--out {args.out}: expected a name that ends in .{', .'.join(FORMATS)}")
     save(runs, paths)
     print("wrote " + ", ".join(map(printable, paths)))
     return None

@@ -49,12 +49,8 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def differences(summaries: list[dict[str, Any]]) -> list[str]:
     """The names of the settings in which runs differ, in the order of Settings."""
-    names = summaries[0]["settings"].keys() - {"out"}
-    return [
-        name
-        for name in summaries[0]["settings"]
-        if name in names and len({str(run["settings"][name]) for run in summaries}) > 1
-    ]
+    first = summaries[0]["settings"]
+    return [k for k in first if k != "out" and len({str(run["settings"][k]) for run in summaries}) > 1]
 
 
 def table(summaries: list[dict[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from gpt2.commands import check
-from gpt2.commands.explain.sources import derived_source
+from gpt2.commands.explain.parts import explain
 from gpt2.layers import ALL_LAYERS, LAYERS
 from tests import ROOT
 
@@ -21,7 +21,7 @@ GOLDEN = ROOT / "tests" / "golden"
 @pytest.mark.parametrize("name", LAYERS)
 def test_derived_source_is_the_golden_one(name):
     file = GOLDEN / f"{name}.py.txt"
-    source = derived_source(name)
+    source = explain(name).derived
     if os.environ.get("GPT2_GOLDEN") == "write":
         file.write_text(source, encoding="utf-8")
     assert source == file.read_text(encoding="utf-8")

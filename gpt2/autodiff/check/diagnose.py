@@ -233,10 +233,8 @@ ALL = as_a_whole, *OF_A_STEP, patterns
 
 
 def about_factor(factor: float, graph: Graph) -> tuple[str, str] | None:
-    """A factor as a product of axis lengths or its root, and its likely cause; None if no axis explains it.
-
-    about_factor(1 / 10, graph)     "1/10", "a mean over axes 0 and 1 of inp (2 x 5) where ..."
-    """
+    """A factor as a product of axis lengths or its root, and its likely cause; None if no axis explains it:
+    of 1 / 10 "1/10", "a mean over axes 0 and 1 of inp (2 x 5) where ..."."""
 
     def near(x: float) -> bool:
         return abs(x - 1) < 1e-6

@@ -117,7 +117,12 @@ class Point:
             difference = central_difference(self.f, self.values, self.wrt, self.direction, self.outs, step)
             try:
                 if tangent is not None:
-                    return self.compare(tangent, difference, rtol, step, share)
+                    for k, (i, t, d) in enumerate(zip(self.outs, tangent, difference)):
+                        name = self.graph.outputs[i].name
+                        what = f"output {i}{f' ({name})' if name else ''}"
+                        what = f"{self.graph.name}: forward mode, tangent of {what}"
+                        compare(what, t, d, rtol, lambda k=k, step=step: self.rounding[k] / step, share)
+                    return None
 
                 def rounding(step=step):
                     return _total(self.rounding, self.cotangent) / step
@@ -126,14 +131,6 @@ class Point:
             except GradientMismatch as e:
                 first = first or e
         raise first
-
-    def compare(
-        self, tangent: Sequence, difference: Sequence, rtol: float, step: float, share: float
-    ) -> None:
-        for k, (i, t, d) in enumerate(zip(self.outs, tangent, difference)):
-            name = self.graph.outputs[i].name
-            what = f"{self.graph.name}: forward mode, tangent of output {i}{f' ({name})' if name else ''}"
-            compare(what, t, d, rtol, lambda k=k: self.rounding[k] / step, share)
 
     @cached_property
     def rounding(self) -> list:

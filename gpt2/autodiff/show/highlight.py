@@ -1,7 +1,5 @@
 """Syntax highlighting: Python source and the compiler's graphs as HTML spans, coloured by STYLE.
 
-    <style>{STYLE}</style> ... <pre class="code">{python(source)}</pre> <pre class="code">{graph(text)}</pre>
-
 The page fetches nothing. Pygments would be another package for thirty lines of these: it knows no graphs.
 """
 

@@ -1,8 +1,4 @@
-"""Which value holds which memory while a program runs, and when: the memory plan as lanes and a picture.
-
-lanes(plan) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
-drawing(plan, name) -> str       an SVG: the steps of a call from left to right, bytes downwards
-"""
+"""Which value holds which memory while a program runs, and when: the memory plan as lanes and a picture."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The readable source of a graph: NumPy lines, and loops over similar calls.
-
-text = readable_source(graph)       can be run; its constant arrays are globals: constants(graph)
-"""
+"""The readable source of a graph: NumPy lines, and loops over similar calls."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import numpy as np
 
 from ..graph import Graph, Node
 from .lines import Writer
-from .loop_lines import LoopLines
-from .loops import Moving, in_order, loops_of
+from .loops import LoopLines, Moving, in_order, loops_of
 
 
 class ReadableWriter(Writer):

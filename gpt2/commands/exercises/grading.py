@@ -1,9 +1,5 @@
 """Grades the file of an exercise, in a process of its own with a time limit.
 
-    grade(path, name)            {name, state, message, cause}, in this process
-    with Grader(60.0) as grader:
-        grader.submit(path, name).result()      the same, of another process
-
 A student's file is a program: it may loop forever, end Python, print, or take all memory. Its process gets
 MEMORY more than it has, no standard input, and is killed after the time limit. That is no sandbox: it may
 still write files.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.backward import options_for, whole
-from gpt2.commands.explain.subject import own, subject
+from gpt2.backward import whole
+from gpt2.commands.explain.subject import own
 from gpt2.layers import Layer
 from gpt2.layers.cases import Sizes
 from gpt2.model.backward import backward_pass, block_backward
@@ -19,19 +19,6 @@ from gpt2.model.forward import block_forward, forward_pass, loss_fn
 
 SHOWN = Sizes(B=4, T=64, C=768, NH=12, V=1024, OC=3072, max_t=1024)
 WHOLE = GPT2Config(vocab_size=1024, block_size=64, n_layer=12, n_head=12, n_embd=768)
-
-
-def pair_of(name: str, sizes: Sizes = SHOWN, file: str | None = None) -> Any:
-    """The compiler's forward and backward graphs of a layer at a training size, and their programs."""
-    case = subject(name, sizes, "float32", file)
-    pair = ad.FixedPair(case.layer.forward, options_for(), name=name)
-    entry, _ = pair.entry(case.inputs(), case.static)
-    return entry
-
-
-def derived_source(name: str) -> str:
-    """A layer's derived forward and backward as readable source."""
-    return readable(name, *pair_of(name).graphs)
 
 
 def readable(name: str, forward: Any, backward: Any) -> str:

@@ -1,8 +1,4 @@
-"""A layer of GPT-2, or of a user's file of layers, with inputs to run it on.
-
-subject("gelu", SIZES, "float64")                  GPT-2's
-subject("block", SIZES, "float64", "mine.py")      the block of a file
-"""
+"""A layer of GPT-2, or of a user's file of layers, with inputs to run it on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

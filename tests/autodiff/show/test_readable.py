@@ -14,8 +14,9 @@ from gpt2.autodiff.record.record import record
 from gpt2.autodiff.show.readable import constants, readable_source
 from gpt2.autodiff.show.runnable import runnable_source, written
 from gpt2.autodiff.switches import Options
+from gpt2.backward import options_for
 from gpt2.commands.explain import sources
-from gpt2.commands.explain.subject import SIZES
+from gpt2.commands.explain.subject import SIZES, subject
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 from tests.autodiff.ops import test_rules
@@ -44,11 +45,16 @@ def check_source(graph, arrays, rtol):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.max(np.abs(y), initial=0))
 
 
+def pair_of(name):
+    """The compiler's forward and backward graphs of a layer, and their programs."""
+    case = subject(name, SIZES, "float32")
+    return FixedPair(case.layer.forward, options_for(), name=name).entry(case.inputs(), case.static)[0]
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_sources_of_layers_run(name, rng):
     """In float32, where another order of products changes some units in the last place, 6e-8 each."""
-    pair = sources.pair_of(name, SIZES)
-    for graph in pair.graphs:
+    for graph in pair_of(name).graphs:
         arrays = [
             rng.integers(0, 7, i.shape) if i.dtype.kind in "iu" else rng.uniform(0.5, 2, i.shape)
             for i in graph.inputs
