@@ -119,7 +119,8 @@ class FlatCall:
                 f"explain: {self.name} is called without a float to differentiate by. Give an example of its "
                 "arguments: ad.explain(f, np.ones(3))"
             )
-        self.saves = by_hand and _saves(f(*self.rebuilt(self.arrays)[0], **kwargs))
+        result = f(*self.rebuilt(self.arrays)[0], **kwargs) if by_hand else None
+        self.saves = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
         names = [n for n, x in zip(input_names(f, self.tree), self.leaves) if type(x) is np.ndarray]
         forward = functools.wraps(f)(lambda *arrays: self._call(arrays))
         vars(forward)["__signature__"] = inspect.Signature(
@@ -154,10 +155,6 @@ class FlatCall:
             return tuple(g for g in flatten(got)[0] if g is not None)
 
         return backward
-
-
-def _saves(result: Any) -> bool:
-    return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
 
 
 def _in_double_precision(x: Any) -> Any:

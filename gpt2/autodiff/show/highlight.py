@@ -45,12 +45,10 @@ def lines(html: str) -> list[str]:
     """Highlighted source line by line: a span over several lines becomes one in each."""
     coloured, open_span = [], ""
     for line in html.split("\n"):
-        tags = re.findall(r"</?span[^>]*>", line)
-        coloured.append(
-            open_span + line + "</span>" * ((open_span + line).count("<span") - line.count("</span"))
-        )
-        if tags:
-            open_span = tags[-1] if tags[-1] != "</span>" else ""
+        line = open_span + line
+        opened = re.findall(r"<span[^>]*>", line)
+        open_span = opened[-1] if len(opened) > line.count("</span>") else ""
+        coloured.append(line + ("</span>" if open_span else ""))
     return coloured
 
 

@@ -70,10 +70,6 @@ class KeptAt:
     row: int
     column: int
 
-    @property
-    def text(self) -> str:
-        return f"{self.record.name}[{self.row}][{self.column}]"
-
 
 @dataclass
 class Writer:
@@ -181,7 +177,7 @@ class Writer:
         """Note that a value is in a record, which is its name if it has no other."""
         self.places[n] = place
         if n not in self.defined:
-            self.names[n] = place.text
+            self.names[n] = f"{place.record.name}[{place.row}][{place.column}]"
             self.defined.add(n)
 
     def fresh(self, hint: str) -> str:

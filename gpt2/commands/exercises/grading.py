@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +48,11 @@ def grade(path: Path, name: str) -> dict[str, Any]:
         near = suggestion(task, [key for key, value in names.items() if callable(value)])
         return result(name, "wrong", f"{path}: has no function {task}{near}")
     try:
-        wrong = wrong_with(name, names)
+        if set_of(name) == "layers":
+            lines = mistakes(getattr(sheet(name), f"{name}_forward"), names[task], cases_of(name))[1:]
+            wrong = "\n".join([f"{task} is not the derivative of its forward:", *lines]) if lines else None
+        else:
+            wrong = sheet(name).judge(names)
     except NotImplementedError:
         return result(name, "open", "not written yet")
     except (Exception, SystemExit) as error:
@@ -57,15 +60,6 @@ def grade(path: Path, name: str) -> dict[str, Any]:
     if not wrong:
         return result(name, "right")
     return result(name, "wrong", re.sub(rf"(?<!\w){name}\.py:", f"{path.name}:", wrong))
-
-
-def wrong_with(name: str, names: Mapping[str, Any]) -> str | None:
-    """What is wrong with the function that an exercise asks for, if anything; names are the file's."""
-    if set_of(name) != "layers":
-        return sheet(name).judge(names)
-    task = task_of(name)
-    lines = mistakes(getattr(sheet(name), f"{name}_forward"), names[task], cases_of(name))
-    return "\n".join([f"{task} is not the derivative of its forward:", *lines[1:]]) if lines else None
 
 
 def _cause(message: str) -> str:

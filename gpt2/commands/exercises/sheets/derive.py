@@ -52,11 +52,7 @@ CASES = (  # of x of shape (2, 3) and y of some shape
     ("np.exp(x)", lambda x, y: np.exp(x), (2, 3)),
     ("np.tanh(x * y)", lambda x, y: np.tanh(x * y), (2, 3)),
     ("x * x, where x is used twice", lambda x, y: x * x, (2, 3)),
-    (
-        "a * (a + x), where a = np.exp(x) is used twice",
-        lambda x, y: (lambda a: a * (a + x))(np.exp(x)),
-        (2, 3),
-    ),
+    ("a * (a + x), where a = np.exp(x) is used twice", twice, (2, 3)),
     ("x + y, where y of shape (3,) is repeated", lambda x, y: x + y, (3,)),
     ("x / np.sum(x), where a sum is repeated", lambda x, y: x / np.sum(x), (2, 3)),
 )
@@ -84,8 +80,6 @@ def judge(names):
                 return f"out = {text}: the gradient of {name} has shape {share.shape}, expected {right.shape}"
             if not np.allclose(share.node.value, right, rtol=1e-12, atol=1e-12):  # sums in another order
                 (at, *_) = np.argwhere(share.node.value != right).tolist()
-                found, expected = share.node.value[tuple(at)], right[tuple(at)]
-                return (
-                    f"out = {text}: the gradient of {name} is {found:.6g} at {at}, should be {expected:.6g}"
-                )
+                wrong = f"{share.node.value[tuple(at)]:.6g} at {at}, should be {right[tuple(at)]:.6g}"
+                return f"out = {text}: the gradient of {name} is {wrong}"
     return None

@@ -91,9 +91,8 @@ def judge(names):
             return f"{begin} returns no tuple of {len(values)}\n{source}"
         for i, (share, right) in enumerate(zip(found, ad.vjp(f, *values)[1](g))):
             if not np.allclose(share, right, rtol=1e-12, atol=1e-12):  # sums in another order
-                return (
-                    f"{begin} has a wrong gradient {i}, for other arguments than the recorded ones\n{source}"
-                )
+                wrong = f"a wrong gradient {i}, for other arguments than the recorded ones"
+                return f"{begin} has {wrong}\n{source}"
         if f is gelu and source.count("np.tanh") != 1:
             return f"{begin} computes tanh {source.count('np.tanh')} times, which is one node\n{source}"
     return None
