@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.growth import PROGRAMS
 from bench.harness import program
-from bench.harness.cases import cases
+from bench.harness.sizes import cases
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
 from gpt2.layers import LAYERS

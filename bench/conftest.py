@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 import pytest
 
 from bench.harness import machine, program
-from bench.harness.cases import find_batch
+from bench.harness.sizes import find_batch
 from bench.harness.worker import pin
 from gpt2 import autodiff as ad
 from gpt2.autodiff import Options

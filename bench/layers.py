@@ -2,7 +2,7 @@
 
     python -m bench.layers --sizes B4T64,B4T256 --threads 1,2 --layers gelu,attention
 
-Shapes are those of GPT-2 124M (harness/cases.py), inputs and output gradients random, in float32. Results
+Shapes are those of GPT-2 124M (harness/sizes.py), inputs and output gradients random, in float32. Results
 and gradients are compared with those of the layer as written first; a contender that differs is listed as
 failed. A step of a turn is a forward and a backward. A derived backward chooses what its forward saves,
 and may move work there: compare "both", the sum.
@@ -12,7 +12,7 @@ from functools import partial
 from statistics import geometric_mean
 
 from bench.harness import contenders, program, ratios
-from bench.harness.cases import cases, find_batch
+from bench.harness.sizes import cases, find_batch
 from bench.harness.turns import Contest
 from bench.harness.worker import Work, seconds_of
 from gpt2.errors import counted

@@ -8,8 +8,7 @@ layers beside those of other libraries, which takes processes that alternate.
 import pytest
 
 from bench.harness import contenders, engine
-from bench.harness.cases import cases, find_batch
-from bench.harness.sizes import SIZES, batches
+from bench.harness.sizes import SIZES, batches, cases, find_batch
 from gpt2.errors import counted
 
 SIZE = SIZES["4x128-B12T64"]

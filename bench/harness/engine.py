@@ -6,9 +6,8 @@ elementwise is the backend for elementwise operations of compiled programs: nump
 
 import numpy as np
 
-from bench.harness.cases import TOLERANCE
 from bench.harness.contenders import Missing
-from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
+from bench.harness.sizes import BETAS, CLIP, EPS, LR, TOLERANCE, WEIGHT_DECAY
 from gpt2 import autodiff as ad
 from gpt2 import backward, parallel
 from gpt2.layers import LAYERS

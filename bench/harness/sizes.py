@@ -1,12 +1,13 @@
-"""What benchmarks train: models and batches by name, the optimizer's settings, the data."""
+"""What benchmarks train: models and batches by name, the optimizer's settings, the data; single layers."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from examples import llama
 from gpt2.errors import UserError
+from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2Config
 from gpt2.model.parameters import initialise, unflatten
 
@@ -106,3 +107,44 @@ def initial_weights(config, seed=0):
     params = unflatten(np.empty(config.num_parameters, config.dtype), config)
     initialise(params, config, seed)
     return params
+
+
+# ---- Single layers, in the shapes of GPT-2 124M ------------------------------------------------------------
+
+C, NH, V = 768, 12, 50257
+# Of results, relative to their norm: float32 sums of up to 50257 terms in different orders
+TOLERANCE = 1e-4
+
+
+def cases(B, T, C=C, NH=NH, V=V):
+    """Name -> Case for a batch of B sequences of T tokens.
+
+    C channels, NH heads, V words in the vocabulary: those of GPT-2 124M unless given.
+    """
+
+    def row(name, C=C, OC=C):
+        layer = name.partition("-")[0]
+        return replace(at(Sizes(B=B, T=T, C=C, OC=OC, NH=NH, V=V, max_t=T))[layer], name=name)
+
+    rows = [
+        row("encoder"),
+        row("layernorm"),
+        row("matmul-qkv", OC=3 * C),
+        row("matmul-attproj"),
+        row("matmul-fc", OC=4 * C),
+        row("matmul-fcproj", C=4 * C),
+        replace(row("matmul-head"), shapes=((B, T, C), (V, C), None)),
+        row("attention"),
+        row("gelu", C=4 * C),
+        row("residual"),
+        row("crossentropy"),
+    ]
+    return {case.name: case for case in rows}
+
+
+def find_batch(name):
+    """(B, T) of a name such as B4T64. Raises UserError for others."""
+    B, t, T = name.removeprefix("B").partition("T")
+    if not (name.startswith("B") and t and B.isdecimal() and T.isdecimal() and int(B) and int(T)):
+        raise UserError(f"{name!r} is not a batch such as B4T64: 4 sequences of 64 tokens")
+    return int(B), int(T)

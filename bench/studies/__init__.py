@@ -16,7 +16,7 @@ STUDIES = {
     "roots": "roots",
     "eam": "eam",
     "programs": "program_times",
-    "textbook": "textbook_times",
+    "textbook": "textbook",
     "parallel": "parallel",
     "memory": "memory",
     "loops": "loops",

@@ -6,9 +6,8 @@ from statistics import geometric_mean
 
 import numpy as np
 
-from bench.harness.cases import cases
 from bench.harness.engine import LayerRun, check_results, output_gradient
-from bench.harness.sizes import SIZES, Size, batches
+from bench.harness.sizes import SIZES, Size, batches, cases
 from bench.studies.measure import interleave, memory, peak_bytes, threads
 from bench.studies.study import Result, Study
 from gpt2 import backward

@@ -4,8 +4,8 @@ from statistics import geometric_mean
 
 import numpy as np
 
-from bench.harness.cases import cases
 from bench.harness.engine import output_gradient
+from bench.harness.sizes import cases
 from bench.studies.layers import plain, study_cases
 from bench.studies.measure import interleave
 from bench.studies.programs import programs

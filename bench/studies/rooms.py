@@ -8,7 +8,7 @@ from statistics import geometric_mean
 
 import numpy as np
 
-from bench.harness.cases import cases
+from bench.harness.sizes import cases
 from bench.studies.markdown import cell_text
 from bench.studies.measure import Sample, interleave, threads
 from bench.studies.optimise_first import Gradient, Subject

@@ -15,8 +15,7 @@ import pytest
 
 from bench import layers, step
 from bench.harness import contenders, engine, machine, program, rates, ratios, sizes, turns
-from bench.harness.cases import cases, find_batch
-from bench.harness.sizes import step_flops
+from bench.harness.sizes import cases, find_batch, step_flops
 from bench.harness.worker import Worker
 from bench.peers import llmc
 from gpt2.autodiff.emit import numexpr
