@@ -76,13 +76,10 @@ def inside(inner: Sequence[range], outer: Sequence[range]) -> tuple[range, ...] 
     for r, box in zip(inner, outer):
         if len(r) == 0:
             places.append(range(0))
-        elif r[0] in box and r[-1] in box and r.step % box.step == 0:
+        elif r[0] in box and r[-1] in box and (len(r) == 1 or r.step % box.step == 0):
             first, last = box.index(r[0]), box.index(r[-1])
             step = r.step // box.step if len(r) > 1 else 1
             places.append(range(first, last + (1 if step > 0 else -1), step))
-        elif len(r) == 1 and r[0] in box:
-            first = box.index(r[0])
-            places.append(range(first, first + 1))
         else:
             return None
     return tuple(places)

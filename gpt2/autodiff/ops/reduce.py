@@ -23,10 +23,8 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype of a sum or product: for bools and short integers the machine's integer, as in NumPy."""
-    if dtype.kind == "b" or (dtype.kind == "i" and dtype.itemsize < 8):
-        return np.dtype(np.int64)
-    if dtype.kind == "u" and dtype.itemsize < 8:
-        return np.dtype(np.uint64)
+    if dtype.kind in "biu" and dtype.itemsize < 8:
+        return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
     return dtype
 
 

@@ -45,7 +45,12 @@ _NEVER = ("broadcast", "stop_gradient")
 @fold.rule(ANY, keeps=BITS, reads=("const",))
 def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     """Compute an op on constants, unless that makes a constant that is larger than it has to be."""
-    if not _may_fold(n):
+    if not n.args or n.op in _NEVER or isinstance(n.dtype, tuple):
+        return None
+    others = [a for a in n.args if a.op != "const"]
+    if others and not any(a.op == "const" and a.shape for a in n.args):
+        return None
+    if any(number(a) is None for a in others):  # beside arrays numbers may be broadcast
         return None
     largest = max(a.nbytes for a in n.args if a.op == "const")
     if n.nbytes > max(min(largest, FAR_TOO_LARGE), LARGEST):
@@ -59,17 +64,6 @@ def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     if n.dtype.kind == "b" and n.size and not sweep.fast and value.all() == value.any():
         return build.full(n.shape, value.flat[0].item(), n.dtype)
     return const(value, n.dtype)
-
-
-def _may_fold(n: Node) -> bool:
-    """Whether all that it reads is known: constants, and beside arrays numbers that were broadcast."""
-    if not n.args or n.op in _NEVER or isinstance(n.dtype, tuple):
-        return False
-    others = [a for a in n.args if a.op != "const"]
-    if not others:
-        return True
-    array = any(a.op == "const" and a.shape for a in n.args)
-    return array and all(number(a) is not None for a in others)
 
 
 def _constant_of(op: str, attrs: dict, dtype: np.dtype, alone: bool, arrays: tuple, *values: Any) -> Any:
