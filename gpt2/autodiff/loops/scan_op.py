@@ -199,18 +199,18 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
         parts = []
         for first, count, steps in ((whole, 1, left), (0, whole, every)):  # the last segment may be shorter
             if count and steps:
-                cut = [[_cut(x, first, first + count) for x in arrays] for arrays in (checkpoints, kept)]
-                steps_of = [_cut(x, first * every, first * every + count * steps) for x in rows]
-                sums, dxs = back.segments(sums, cut[0], steps_of, cut[1], consts, count, steps)
+                of_steps = [take_slice(x, 0, first * every, first * every + count * steps) for x in rows]
+                arrays = [take_slice(x, 0, first, first + count) for x in checkpoints]
+                arrays += [reshape(x, (count, steps, *x.shape[1:])) for x in of_steps]
+                arrays += [take_slice(k, 0, first, first + count) for k in kept if k is not None]
+                segment = back.segment(steps, [k is not None for k in kept])
+                reverse = [flip(x) for x in arrays]
+                results = scan_node(segment, sums, reverse, consts, count, default_every(count))
+                sums, dxs = results[: len(sums)], results[len(sums) :][: len(back.float_xs)]
                 parts.append([reshape(flip(d), (count * steps, *d.shape[2:])) for d in dxs])
         dxs = [concatenate(f[::-1], 0) if len(f) > 1 else f[0] for f in zip(*parts)]
     by_argument = dict(zip(back.places, [*sums, *dxs]))
     return tuple(map(by_argument.get, range(len(args))))
-
-
-def _cut(x: Node | None, start: int, stop: int) -> Node | None:
-    """Rows start:stop."""
-    return None if x is None else take_slice(x, 0, start, stop)
 
 
 def flip(x: Node) -> Node:
@@ -254,23 +254,6 @@ class Backward:
             [*self.dcarry, *(s + d for s, d in zip(sums, self.dconsts)), *self.dxs],
             body.name + "_back",
         )
-
-    def segments(
-        self,
-        sums: Sequence[Node],
-        checkpoints: Sequence[Node],
-        rows: Sequence[Node],
-        kept: Sequence[Node | None],
-        consts: Sequence[Node],
-        whole: int,
-        every: int,
-    ) -> tuple[list, list]:
-        """(dcarry and dconsts, dx) of `whole` segments of `every` steps."""
-        slices = [*checkpoints, *(reshape(x, (whole, every, *x.shape[1:])) for x in rows)]
-        slices = [flip(x) for x in (*slices, *kept) if x is not None]
-        segment = self.segment(every, [k is not None for k in kept])
-        results = scan_node(segment, sums, slices, consts, whole, default_every(whole))
-        return results[: len(sums)], results[len(sums) : len(sums) + len(self.float_xs)]
 
     def segment(self, k: int, has_kept: Sequence[bool]) -> Graph:
         """The graph of k steps back. `has_kept`: which carries get the gradient of their checkpoint too."""
