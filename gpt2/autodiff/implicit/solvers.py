@@ -62,23 +62,15 @@ def newton(
                 step,
                 loc,
             ) from error
-        new, new_value = _downhill(f, x, d, residual)
+        for halvings in range(HALVINGS):
+            new = x + 0.5**halvings * d
+            new_value = f(new)
+            if largest(new_value) < residual:
+                break
         if residual <= tol:
             return new if largest(new_value) <= residual else x
         x, value = new, new_value
     raise _failed("root", "|f(x)|", largest(value), max_steps, tol, loc)
-
-
-def _downhill(f: Callable[[Vector], Vector], x: Vector, d: Vector, residual: float) -> tuple[Vector, Vector]:
-    """(x + t d, f there) for the first t of 1, 1/2, 1/4, ... that reduces the residual."""
-    t = 1.0
-    for _ in range(HALVINGS):
-        new = x + t * d
-        value = f(new)
-        if largest(value) < residual:
-            return new, value
-        t /= 2
-    return new, value
 
 
 def _failed(

@@ -79,7 +79,14 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
         lambda: recorded_step("scan", step, carry, carry_tree, slices),
     )
     if rec is None:
-        return _unrolled(step, first, carry_tree, slices, n, reverse)
+        carry, y = first
+        kept = [y]
+        for t in range(1, n):
+            carry, y = _one_step(step, carry, slices, t)
+            kept.append(y)
+        leaves = [flatten(y)[0] for y in (reversed(kept) if reverse else kept)]
+        stacked = [np.stack(parts) for parts in zip(*leaves)]
+        return unflatten(carry_tree, carry), unflatten(flatten(kept[0])[1], stacked)
     graph = bodies.body_graph(rec)
     operands = bodies.operands_of_body(graph, [*carry, *slices], rec)
     sizes = dict(n=n, carries=len(carry), slices=len(slices), every=min(every, n))
@@ -116,15 +123,3 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
 
 def _one_step(step: Callable, carry, slices, t: int):
     return step(list(map(writable, carry)), [writable(x[t]) for x in slices])
-
-
-def _unrolled(step: Callable, first, carry_tree: Tree, slices, n: int, reverse: bool):
-    """The loop step by step, continued after its first step."""
-    carry, y = first
-    ys = [y]
-    for t in range(1, n):
-        carry, y = _one_step(step, carry, slices, t)
-        ys.append(y)
-    leaves = [flatten(y)[0] for y in (reversed(ys) if reverse else ys)]
-    stacked = [np.stack(parts) for parts in zip(*leaves)]
-    return unflatten(carry_tree, carry), unflatten(flatten(ys[0])[1], stacked)

@@ -77,8 +77,15 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: i
     )
     rec_test = None if rec is None else record(test, (bodies.with_numpy_ints(map(value_of, carry)),))
     if rec is None or not bodies.holds_for_all(rec_test):
-        final = _unrolled(test, step, carry, more, first, limit)
-        return rebuilt(tree, final, kinds)
+        steps = 0
+        while more:
+            if steps == limit:
+                raise too_many(steps, here())
+            after = first if steps == 0 else step(list(map(writable, carry)), [])[0]
+            carry = bodies.with_numpy_ints(after)
+            steps += 1
+            more = test(list(map(writable, carry)))
+        return rebuilt(tree, carry, kinds)
     truth = bodies.body_graph(rec_test)
     truth = Graph(truth.inputs, [cast(truth.outputs[0], bool)], truth.name)
     graph, test_graph = on_all_inputs(len(carry), bodies.body_graph(rec), truth)
@@ -102,16 +109,3 @@ def _test(cond: Callable, tree: Tree) -> Callable:
 
     test.__name__ = getattr(cond, "__name__", "cond")
     return test
-
-
-def _unrolled(test: Callable, step: Callable, carry: list, more: Any, first: list, limit: int | None) -> list:
-    """The last carry, step by step; `first` is the carry after the first step, if there is one."""
-    if not more:
-        return carry
-    carry, steps = bodies.with_numpy_ints(first), 1
-    while test(list(map(writable, carry))):
-        if steps == limit:
-            raise too_many(steps, here())
-        carry = bodies.with_numpy_ints(step(list(map(writable, carry)), [])[0])
-        steps += 1
-    return carry

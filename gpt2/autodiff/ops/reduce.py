@@ -163,22 +163,18 @@ reduction_row(
 )
 
 
-def _each_element(starts: Sequence[int], n: int) -> tuple[Node, Node, tuple[int, ...]]:
-    """The elements of a reduceat's segments, which segment each is of, and where each begins."""
-    first = np.array(starts, int)
-    lengths = np.maximum(np.append(first[1:], n)[: len(first)] - first, 1)
-    begins = np.cumsum(lengths) - lengths
-    segment = np.repeat(np.arange(len(first)), lengths)
-    return const(np.arange(lengths.sum()) - (begins - first)[segment]), const(segment), tuple(begins.tolist())
-
-
 def _reduceat_rule(v, forward, out, x, starts, ufunc, axis):
     """The tangent or gradient of sums, or of the largest or smallest elements, of segments of an axis."""
-    element, segment, begins = _each_element(starts, x.shape[axis])
+    # The elements of the segments, which segment each is of, and where each begins
+    first = np.array(starts, int)
+    lengths = np.maximum(np.append(first[1:], x.shape[axis])[: len(first)] - first, 1)
+    begins = np.cumsum(lengths) - lengths
+    of = np.repeat(np.arange(len(first)), lengths)
+    element, segment = const(np.arange(lengths.sum()) - (begins - first)[of]), const(of)
     spec = (*build.full_index(x.shape[:axis]), ("array", 0))
 
     def summed(v):
-        return apply("reduceat", v, starts=begins, ufunc="add", axis=axis)
+        return apply("reduceat", v, starts=tuple(begins.tolist()), ufunc="add", axis=axis)
 
     each = apply("gather", v, element if forward else segment, spec=spec)
     if ufunc != "add":

@@ -261,12 +261,17 @@ class _Row:
         part = self.numbers[first:stop]
         best = None
         for period in _periods(part):
-            begin, length = _longest_run(part[period:] == part[:-period])
-            copies = length // period + 1
+            same = part[period:] == part[:-period]
+            edges = np.flatnonzero(np.diff(same.view(np.int8), prepend=0, append=0))
+            if not len(edges):
+                continue
+            lengths = edges[1::2] - edges[::2]  # of runs of True
+            k = int(np.argmax(lengths))
+            copies = int(lengths[k]) // period + 1
             if copies < FEWEST or copies * period < LEAST:
                 continue
             if best is None or copies * period > best[1] * best[2]:
-                best = first + begin, period, copies
+                best = first + int(edges[2 * k]), period, copies
         return best
 
     def narrowest(self, begin: int, period: int, stop: int) -> tuple[int, int]:
@@ -320,16 +325,6 @@ def _periods(numbers: np.ndarray) -> list[int]:
     gaps, times = np.unique((order[1:] - order[:-1])[again], return_counts=True)
     often = np.argsort(-times, kind="stable")[:CANDIDATES]
     return sorted(int(gaps[k]) for k in often)
-
-
-def _longest_run(flags: np.ndarray) -> tuple[int, int]:
-    """(begin, length) of the longest run of True."""
-    edges = np.flatnonzero(np.diff(flags.view(np.int8), prepend=0, append=0))
-    if not len(edges):
-        return 0, 0
-    lengths = edges[1::2] - edges[::2]
-    k = int(np.argmax(lengths))
-    return int(edges[2 * k]), int(lengths[k])
 
 
 def _together(period: int, copies: int) -> int:
