@@ -138,10 +138,12 @@ def test_unsupported_calls_are_errors(call, message):
         ad.grad(lambda q: np.sum(call(q)))(Y)
 
 
-def test_changed_interp1d_is_an_error():
-    curve = ours.interp1d(X, Y)
-    g = ad.grad(lambda q: curve(q))
-    assert g(0.5) == g(0.5)
+def test_changed_interp1d():
+    curve = ours.interp1d(X, Y, bounds_error=False)
+    value, g = ad.compile(lambda q: curve(q) + 0.0), ad.grad(lambda q: curve(q))
+    assert g(0.5) == g(0.5) and np.isnan(value(-1.0))
+    curve.fill_value = 2.0
+    assert value(-1.0) == curve(-1.0) == 2.0
     curve.y = 2.0 * curve.y
     with pytest.raises(ad.AutodiffError, match="interp1d changed after it was made"):
         g(0.5)
