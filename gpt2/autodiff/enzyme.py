@@ -188,6 +188,9 @@ def check_shadow(x: Any, dx: Any, text: str) -> None:
         raise AutodiffError(f"autodiff: the shadow of {text} is read-only; the gradient is added to it")
 
 
+_known: dict = {}  # (types of the activities, value) -> the transform
+
+
 @of_user
 def autodiff(
     f: Callable, *activities: Const | Active | Duplicated, value: bool = False, pure: bool = False
@@ -208,19 +211,14 @@ def autodiff(
         array([ 6., 12.])
     """
     kinds = tuple(map(type, activities))
-    transform = _known.get((kinds, value)) or _checked(f, kinds, value)
+    transform = _known.get((kinds, value))
+    if transform is None:
+        for k, kind in enumerate(kinds):
+            if kind not in (Const, Active, Duplicated):
+                raise AutodiffError(
+                    f"autodiff: {argument_text(f, k)} is a {kind.__name__}, expected ad.Const(x), "
+                    "ad.Active(x) or ad.Duplicated(x, dx)"
+                )
+        transform = _known.setdefault((kinds, value), Enzyme(kinds, value))
     call = tuple([a.x for a in activities]), tuple([a.dx for a in activities])
     return derived_of(f, transform, pure).entry(call, {})
-
-
-_known: dict = {}  # (types of the activities, value) -> the transform
-
-
-def _checked(f, kinds: tuple[type, ...], value: bool) -> Enzyme:
-    for k, kind in enumerate(kinds):
-        if kind not in (Const, Active, Duplicated):
-            raise AutodiffError(
-                f"autodiff: {argument_text(f, k)} is a {kind.__name__}, expected ad.Const(x), "
-                "ad.Active(x) or ad.Duplicated(x, dx)"
-            )
-    return _known.setdefault((kinds, value), Enzyme(kinds, value))

@@ -69,7 +69,12 @@ def sparse_jacobian(f: Callable, pattern: Any, argnum: int = 0, *, check: bool =
         values = products[colour[own], other]
         if check:
             _compare(values, seeds[-1], products[-1], own, other, name)
-        return _like(pattern, shape, rows, cols, values)
+        if hasattr(pattern, "tocoo"):
+            matrix = type(pattern)(shape, dtype=values.dtype).tocoo()
+            return type(matrix)((values, (rows, cols)), shape=shape).tocsr()
+        dense = np.zeros(shape, values.dtype)
+        dense[rows, cols] = values
+        return dense
 
     return derived
 
@@ -142,12 +147,3 @@ def _compare(values, weights, expected, own, other, name):
             + (f", and {wrong.size - 1} more have" if wrong.size > 1 else "")
             + "; give a pattern with every entry that can differ from zero"
         )
-
-
-def _like(pattern, shape, rows, cols, values):
-    if hasattr(pattern, "tocoo"):
-        matrix = type(pattern)(shape, dtype=values.dtype).tocoo()
-        return type(matrix)((values, (rows, cols)), shape=shape).tocsr()
-    dense = np.zeros(shape, values.dtype)
-    dense[rows, cols] = values
-    return dense
