@@ -274,22 +274,18 @@ class PchipInterpolator(_Polynomials, _scipy.PchipInterpolator):
     @classmethod
     def _of_recorded(cls, x: Any, y: Any, axis: Any = 0, extrapolate: Any = None) -> Any:
         x, y = _knots("PchipInterpolator", x), _in_front(y, axis)
-        return _hermite(x, y, _monotone_slopes(x, y), extrapolate, axis)
-
-
-def _monotone_slopes(x: np.ndarray, y: Any) -> Any:
-    """Harmonic means of the slopes on both sides, 0 where they differ in sign. Fritsch and Butland 1984."""
-    h = _across(np.diff(x), np.ndim(y) - 1)
-    rise = (y[1:] - y[:-1]) / h
-    if np.shape(y)[0] == 2:
-        return np.concatenate([rise, rise])
-    a, b = rise[:-1], rise[1:]
-    w, v = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
-    rises = a * b > 0
-    mean = (w + v) / (w / np.where(rises, a, 1.0) + v / np.where(rises, b, 1.0))
-    inner = np.where(rises, mean, np.where(np.isnan(a * b), np.nan, 0.0))
-    first, last = _end_slope(h[0], h[1], rise[0], rise[1]), _end_slope(h[-1], h[-2], rise[-1], rise[-2])
-    return np.concatenate([first[None], inner, last[None]])
+        h = _across(np.diff(x), np.ndim(y) - 1)
+        rise = (y[1:] - y[:-1]) / h
+        if np.shape(y)[0] == 2:
+            return _hermite(x, y, np.concatenate([rise, rise]), extrapolate, axis)
+        # Harmonic means of the slopes on both sides, 0 where they differ in sign. Fritsch and Butland 1984
+        a, b = rise[:-1], rise[1:]
+        w, v = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
+        rises = a * b > 0
+        mean = (w + v) / (w / np.where(rises, a, 1.0) + v / np.where(rises, b, 1.0))
+        inner = np.where(rises, mean, np.where(np.isnan(a * b), np.nan, 0.0))
+        first, last = _end_slope(h[0], h[1], rise[0], rise[1]), _end_slope(h[-1], h[-2], rise[-1], rise[-2])
+        return _hermite(x, y, np.concatenate([first[None], inner, last[None]]), extrapolate, axis)
 
 
 def _end_slope(h0: Any, h1: Any, rise0: Any, rise1: Any) -> Any:

@@ -92,30 +92,25 @@ def uniform_filter1d(input, size, axis=-1, mode="reflect", cval=0.0, origin=0) -
     return _correlated("uniform_filter1d", input, [1.0 / size] * size, axis, mode, cval, origin)
 
 
-def _gaussian(sigma: Any, order: int, radius: int) -> Any:
-    """The density of a normal distribution at whole numbers, scaled to the sum 1, or a derivative of it.
-
-    Derivatives of exp(-x**2 / 2) are Hermite polynomials times it, with alternating signs.
-    """
-    if order < 0:
-        raise ValueError(f"gaussian_filter: order is {order}, expected no negative number")
-    x = np.arange(-radius, radius + 1)
-    bell = np.exp(-0.5 / (sigma * sigma) * x**2)
-    polynomial = np.polynomial.hermite_e.hermeval(x / sigma, [0.0] * order + [1.0])
-    return bell / np.sum(bell) * polynomial * (-1.0 / sigma) ** order
-
-
 @ours(_scipy)
 def gaussian_filter1d(
     input, sigma, axis=-1, order=0, mode="reflect", cval=0.0, truncate=4.0, radius=None
 ) -> Any:
-    """Differentiable by sigma too, through the weights; their number depends on its value."""
+    """Differentiable by sigma too, through the weights; their number depends on its value.
+
+    A derivative of the bell exp(-x**2 / 2) is a Hermite polynomial times it, with alternating signs.
+    """
+    if order < 0:
+        raise ValueError(f"gaussian_filter: order is {order}, expected no negative number")
     if radius is None:
         if type(sigma) is Recorded:  # the recording is valid for this number only
             sigma._read(float(value_of(sigma)), "float")
         radius = int(truncate * float(value_of(sigma)) + 0.5)
-    weights = _gaussian(sigma, order, radius)[::-1]
-    return _correlated("gaussian_filter1d", input, weights, axis, mode, cval, 0)
+    x = np.arange(-radius, radius + 1)
+    bell = np.exp(-0.5 / (sigma * sigma) * x**2)
+    polynomial = np.polynomial.hermite_e.hermeval(x / sigma, [0.0] * order + [1.0])
+    weights = bell / np.sum(bell) * polynomial * (-1.0 / sigma) ** order
+    return _correlated("gaussian_filter1d", input, weights[::-1], axis, mode, cval, 0)
 
 
 @ours(_scipy)

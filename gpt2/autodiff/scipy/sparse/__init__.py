@@ -132,12 +132,8 @@ for _name in (*PRODUCTS, *FROM_RIGHT, *BY_ENTRY):
     setattr(Constant, _name, _multiplying(_name))
 
 
-def _class(name: str) -> type:
-    theirs = getattr(_scipy, name)
-    about = {"__module__": __name__, "__doc__": theirs.__doc__, "is_array": name.endswith("array")}
-    return type(name, (Constant, theirs), about)
-
-
 _OURS: dict[type, type] = {}
 for _name in (f"{f}_{kind}" for f in FORMATS for kind in ("array", "matrix")):
-    globals()[_name] = _OURS[getattr(_scipy, _name)] = _class(_name)
+    _theirs = getattr(_scipy, _name)
+    _about = {"__module__": __name__, "__doc__": _theirs.__doc__, "is_array": _name.endswith("array")}
+    globals()[_name] = _OURS[_theirs] = type(_name, (Constant, _theirs), _about)

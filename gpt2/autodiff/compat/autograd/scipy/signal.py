@@ -41,7 +41,7 @@ def convolve(A: Any, B: Any, axes: Any = None, dot_axes: Any = None, mode: str =
         return np.moveaxis(out, range(k), range(len(rest_a), len(rest_a) + k))
     margins = [(0, 0)] * n_a
     for axis, m in zip(along_a, width):
-        margins[axis] = _margin(m, mode)
+        margins[axis] = {"valid": (0, 0), "full": (m - 1, m - 1), "same": (m // 2, (m - 1) // 2)}[mode]
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(A, margins), tuple(width), tuple(along_a))
     # Labels of axes: those of A, those of B, then those within a window
     within = range(n_a + n_b, n_a + n_b + len(width))
@@ -49,13 +49,3 @@ def convolve(A: Any, B: Any, axes: Any = None, dot_axes: Any = None, mode: str =
     labels_b = [of_b[i] for i in range(n_b)]
     out = [*rest_a, *(of_b[i] for i in rest_b), *along_a]
     return np.einsum(windows, [*range(n_a), *within], np.flip(B, tuple(along_b)), labels_b, out)
-
-
-def _margin(width: int, mode: str) -> tuple[int, int]:
-    """How many zeros go before and after an axis along which a filter of this width moves."""
-    if mode == "valid":
-        return 0, 0
-    if mode == "full":
-        return width - 1, width - 1
-    after = (width - 1) // 2
-    return width - 1 - after, after
