@@ -132,7 +132,7 @@ class _Custom:
 
     def __init__(self, f: Callable):
         functools.update_wrapper(self, f)
-        self.f = f
+        self.f, self.name = f, getattr(f, "__name__", "f")
         self.user_rule: Callable | None = None  # it takes the arguments of f, or is the forward of a pair
         self._signature = _signature(f)
         # The threads that record the rule, which may call the function
@@ -172,10 +172,6 @@ class _Custom:
         operands = operands_of_body(primal.graph, leaves)
         results = apply_op("call", *operands, graph=primal.graph, rule=rule)
         return rebuilt(primal.tree, results, map(result_kind, primal.examples))
-
-    @property
-    def name(self) -> str:
-        return getattr(self.f, "__name__", "f")
 
     def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
         """(the rule object of a call, a function that records its graphs; else they are when first used)."""
