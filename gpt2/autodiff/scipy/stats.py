@@ -25,7 +25,6 @@ __getattr__, __dir__ = names_of(_scipy)
 # Laws that are another one: its name, and its arguments from (x, *shapes, loc, scale)
 SAME = {
     "chi2": ("gamma", lambda x, df, loc, scale: (x, 0.5 * df, loc, 2.0 * scale)),
-    "rayleigh": ("weibull_min", lambda x, loc, scale: (x, 2.0, loc, math.sqrt(2.0) * scale)),
     "bernoulli": ("binom", lambda k, p, loc: (k, 1.0, p, loc)),
     "geom": ("nbinom", lambda k, p, loc: (k - 1.0, 1.0, p, loc)),
 }

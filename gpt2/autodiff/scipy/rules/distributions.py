@@ -848,6 +848,17 @@ law(
 )
 
 
+law(
+    "rayleigh",
+    lambda z: over(1.0, z) - z,
+    lambda z: 2.0 - square(z),
+    low=0.0,
+    ends=(End(0.0, lambda: 1.0, (), lambda n, e: _weibull_coefficient(n, e) / 2.0 ** ((n + 1) / 2)),),
+    hazard=lambda z: z,
+    reversed_hazard=lambda z: 2.0 / z / sp.exprel(0.5 * z * z),
+)
+
+
 # Discrete laws: a number of events that is no integer has probability 0, and the derivative by it is 0
 def counted(k: Node, p: Node) -> Node:
     """k / p, which is 0 where k is."""
