@@ -241,6 +241,6 @@ def test_run_without_a_network_takes_the_standard_library_and_more_steps(monkeyp
     assert capsys.readouterr().out.startswith("note: tinyshakespeare.txt is not here")
     settings = recipe.new_settings({"data": "my.txt"})
     assert recipe.with_corpus(settings, {}) == (settings, [])
-    monkeypatch.setattr(recipe.corpora.tinyshakespeare, "read", lambda: "text")
+    monkeypatch.setattr(recipe.corpora.named, "tinyshakespeare", lambda: "text")
     settings, notes = recipe.with_corpus(recipe.new_settings({}), {})
     assert (settings.data, settings.steps, notes) == ("tinyshakespeare", 200, [])
