@@ -223,10 +223,10 @@ def _chosen(out, a, b):
     return lambda: share(a), lambda: share(b)
 
 
-def _unit(out, x):
+def _absolute(out, x):
     if x.dtype.kind != "c":
-        return apply("sign", x)
-    return conjugate(x) / where(equal(out, 0.0), 1.0, out)
+        return (apply("sign", x),)
+    return (conjugate(x) / where(equal(out, 0.0), 1.0, out),)
 
 
 def _sign(out, x):
@@ -292,7 +292,7 @@ _CONTINUOUS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
         ("maximum", "minimum", "fmax", "fmin"), (_chosen, 0.15, dict(commutes=NEARLY, exact_on=EVERYWHERE))
     ),
     "fabs": (lambda out, x: (apply("sign", x),), 1.4, dict(exact_on=EVERYWHERE)),
-    "absolute": (lambda out, x: (_unit(out, x),), 0.1, dict(any_strides=True, exact_on=REALS)),
+    "absolute": (_absolute, 0.1, dict(any_strides=True, exact_on=REALS)),
 }
 # The same for those that jump somewhere
 _WITH_JUMPS: dict[str, tuple[Callable, float, dict[str, Any]]] = {

@@ -7,7 +7,6 @@ step) for a slice, "new" for a new axis. Axes that the spec does not reach are t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -126,12 +125,6 @@ def _take_along_shape(x, idx, axis):
     return tuple(idx.shape[axis] if i == axis else n for i, n in enumerate(lead))
 
 
-def along_index(shape: Sequence[int], idx: Any, axis: int) -> tuple:
-    """The index that x[index] needs to read idx along one axis."""
-    grid = np.ogrid[tuple(slice(n) for n in shape)] if shape else ()
-    return tuple(idx if i == axis else g for i, g in enumerate(grid))
-
-
 def _taken_back(g, x, idx, axis):
     """Each element of g added where it was taken from; along axes that x was broadcast over, all of them."""
     wide = tuple(n if i == axis else m for i, (n, m) in enumerate(zip(x.shape, g.shape)))
@@ -152,7 +145,8 @@ def _scatter_along_add(x, idx, v, axis):
     out = np.array(x)
     idx = np.asarray(idx)
     shape = tuple(n if i == axis else max(n, m) for i, (n, m) in enumerate(zip(idx.shape, x.shape)))
-    np.add.at(out, along_index(shape, idx, axis), v)
+    grid = np.ogrid[tuple(slice(n) for n in shape)] if shape else ()
+    np.add.at(out, tuple(idx if i == axis else g for i, g in enumerate(grid)), v)
     return out
 
 
