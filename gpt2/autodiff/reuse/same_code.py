@@ -2,9 +2,8 @@
 in each iteration.
 
 Two such functions do the same if their code is the same object, if their globals, defaults and names are, and
-if each variable that they close over holds the same object, or an equal one of a
-kind that cannot change. Then the guard of the first recording guards the second as well. All other functions
-are recorded again.
+if each variable that they close over holds the same object, or an equal one of a kind that cannot change.
+Then the guard of the first recording guards the second as well. All other functions are recorded again.
 
 A shared recording keeps what the first function closes over alive. So this is for functions over numbers,
 texts, modules, functions, and arrays of at most a MiB; and few recordings are kept.
@@ -98,12 +97,9 @@ def _may_be_kept(v: Any, room: list, depth: int = 0) -> bool:
     if type(v) is tuple:
         return depth < 4 and all(_may_be_kept(x, room, depth + 1) for x in v)
     if type(v) is FunctionType:
-        return (
-            not v.__closure__
-            or depth < 4
-            and all(_may_be_kept(c.cell_contents, room, depth + 1) for c in v.__closure__)
-        )
-    return type(v) is dict and "__builtins__" in v or type(v) is dict and v is _BUILTINS
+        cells = v.__closure__ or ()
+        return (depth < 4 or not cells) and all(_may_be_kept(c.cell_contents, room, depth + 1) for c in cells)
+    return type(v) is dict and ("__builtins__" in v or v is _BUILTINS)
 
 
 _BUILTINS = same_code_of.__builtins__

@@ -12,6 +12,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.compat.autograd import grad, jacobian
 from gpt2.autodiff.reuse import same_code
 from tests.support.slow import rest_slow
+from tests.support.worlds import random_worlds
 from tests.support.worlds.random_worlds import ACTING, HELPERS, KINDS, STEPS, X, check_twins
 
 RATE = 1.0
@@ -116,7 +117,7 @@ def test_things_of_one_kind(name):
 def test_functions_that_act_run_at_each_call(name):
     acting = ACTING[name]
     a, b = acting.make(), acting.make()
-    namespace = dict(HELPERS)
+    namespace = {**vars(random_worlds), **HELPERS}
     body = f"        return x * ({acting.read.replace('{v}', 'v')})\n"
     exec(f"def make(v):\n    def f(x):\n{body}    return f", namespace)
     for _ in range(8):
