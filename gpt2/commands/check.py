@@ -51,10 +51,8 @@ def slope(f: Callable[..., Any], args: Sequence, tangents: Sequence) -> Any:
 
 
 def check_layer(name: str, seed: int = 0, file: str | None = None) -> dict[str, tuple[float, float]]:
-    """Scaled errors of one layer: a dict from comparison to (error, tolerance).
-
-    file   the user's file of layers. A layer without a manual backward is not compared with one
-    """
+    """Scaled errors of one layer, GPT-2's or of a user's file: a dict from comparison to (error, tolerance).
+    A layer without a manual backward is not compared with one."""
     rng = np.random.default_rng(seed)
     case = subject(name, SIZES, "float64", file)
     args, layer, static = case.inputs(rng), case.layer, case.static
@@ -102,12 +100,8 @@ VARIANT = {
 def check_model(
     file: str | None = None, seed: int = 0, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, tuple[float, float]]:
-    """Scaled errors of the loss of a small model: by hand, derived layer by layer, and as one program.
-
-    file       the user's file of layers. Without a manual backward for each layer, nothing is compared
-               with one
-    settings   of GPT2Config, besides its sizes
-    """
+    """Scaled errors of the loss of a small model: by hand, if the user's file of layers has a manual backward
+    for each, derived layer by layer, and as one program. settings: of GPT2Config, besides its sizes."""
     config = GPT2Config(17, 8, n_layer=2, n_head=3, n_embd=12, dtype="float64", **settings)
     rng = np.random.default_rng(seed)
     tokens, targets = rng.integers(0, 17, (2, 2, 5))
@@ -175,7 +169,6 @@ COLUMNS = (
 
 
 def _cell(result: tuple[float, float] | None) -> str:
-    """An error beside its tolerance, as the table shows it."""
     if result is None:
         return f"{'-':>11s}"
     error, tolerance = result
@@ -185,11 +178,8 @@ def _cell(result: tuple[float, float] | None) -> str:
 
 
 def check_gradients(names: Iterable[str] = (*LAYERS, "model", "variant"), file: str | None = None) -> bool:
-    """Print the table of errors of layers and models, and what is wrong with manual backwards that are.
-    True if all errors are within their tolerances.
-
-    file   the user's file of layers that the names refer to; "block" is its block
-    """
+    """Print the table of errors of layers and models, GPT-2's or of a user's file, and what is wrong with
+    manual backwards that are. True if all errors are within their tolerances."""
     every = {}
     for name in names:
         if name in ("model", "variant"):

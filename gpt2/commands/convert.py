@@ -32,14 +32,8 @@ def convert(
     layers: str | None = None,
     merge: bool = False,
 ) -> list[Path]:
-    """Write the weights called `source` to `destination`; returns the paths written.
-
-    dtype   of the numbers in an llm.c checkpoint: float32 or bfloat16
-    layers  the file with the source's own layers, if it has moved
-    merge   merge the source's adapters into its weights; otherwise a folder gets only the adapters
-
-    Raises UserError if the source cannot be read or the destination cannot be written.
-    """
+    """Write the weights called `source` to `destination`; returns the paths written. The arguments are the
+    flags of the command. Raises UserError if one cannot be read or the other cannot be written."""
     destination = Path(destination)
     check_dtype(destination, dtype)  # before the source is read, which may take a while
     weights = pretrained.find(str(source), layers=layers)

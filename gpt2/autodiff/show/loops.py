@@ -10,8 +10,8 @@
 What is read after the loop is in a record, `kept`: a list with a row for each call.
 
 An argument is a slice of an array that moves with the calls (`Moving`), a result of the call before
-(`Carried`), or another value for each call, or the same for all (`Each`). A result is carried to the next
-call, fills a part of an array (`Moving`), or is read later. Other calls keep a line each.
+(`Carried`), or a list of a value for each call, maybe the same for all. A result is carried to the next call,
+fills a part of an array (`Moving`), or is read later. Other calls keep a line each.
 """
 
 from __future__ import annotations
@@ -51,13 +51,6 @@ class Carried:
 
 
 @dataclass
-class Each:
-    """A value for each call, none of which depends on another call; maybe the same for all."""
-
-    nodes: list[Node]
-
-
-@dataclass
 class Loop:
     """Calls of a body in order.
 
@@ -69,7 +62,7 @@ class Loop:
 
     body: Graph
     calls: list[Node]
-    args: list[Moving | Carried | Each]
+    args: list[Moving | Carried | list[Node]]
     results: list[Moving | list[list[Node]]]
     carried: dict[int, int]
     down: bool = False
@@ -111,10 +104,10 @@ def _loop(graph, group, calls, users, results) -> Loop | None:
     return loop
 
 
-def _argument(column, group, after) -> Moving | Carried | Each | None:
+def _argument(column, group, after) -> Moving | Carried | list[Node] | None:
     """The kind of one argument of all calls; None if it depends on another call than the one before."""
     if not any(n in after for n in column):
-        return _moving_slice(column) or Each(list(column))
+        return _moving_slice(column) or list(column)
     first, *others = column
     if first in after:
         return None
@@ -219,7 +212,7 @@ class LoopLines:
         self.unpacked: dict[tuple[str, str], list[str]] = {}
         if not any(isinstance(x, Moving) for x in (*loop.args, *loop.results)):
             rows_from_end = list(range(len(loop.calls)))[::-1]
-            columns = [self.column_of(arg.nodes) for arg in loop.args if isinstance(arg, Each)]
+            columns = [self.column_of(arg) for arg in loop.args if isinstance(arg, list)]
             loop.down = any(column is not None and column[2] == rows_from_end for column in columns)
 
     def write(self) -> None:
@@ -259,19 +252,19 @@ class LoopLines:
             w.defined.add(n)
         return name
 
-    def argument(self, k: int, arg: Moving | Each) -> str:
-        if isinstance(arg, Each) and len(set(arg.nodes)) == 1:
-            return self.writer.argument(arg.nodes[0])
+    def argument(self, k: int, arg: Moving | list[Node]) -> str:
+        if isinstance(arg, list) and len(set(arg)) == 1:
+            return self.writer.argument(arg[0])
         if isinstance(arg, Moving):
             x = arg.node.args[0]
             index = self.moving(arg.node.attrs["index"], x.shape, arg.axis, arg.starts)
             views = "".join(view_text(n) for n in arg.views)
             return f"{self.writer.ref(x).at(ATOM)}[{index}]{views}"
         hint = self.loop.body.inputs[k].name or "saved"
-        column = self.column_of(arg.nodes)
+        column = self.column_of(arg)
         if column is None:
             name = self.writer.fresh(f"each_{hint}")
-            numbered = map(self.writer.argument, self.loop.by_number(arg.nodes))
+            numbered = map(self.writer.argument, self.loop.by_number(arg))
             self.before.append(f"{name} = [{', '.join(numbered)}]")
             return f"{name}[{self.variable}]"
         record, c, rows = column

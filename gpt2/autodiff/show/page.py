@@ -64,23 +64,20 @@ def _section(s: Section) -> str:
         *([_figure("manual", "backward, by hand", shown.manual)] if shown.manual else []),
         _figure("derived", "derived by the compiler", shown.derived),
     ]
-    return "\n".join(
-        [
-            f'<section class="layer" id="{s.name}">',
-            f"<h2>{s.name}</h2>",
-            f"<p>{escape(s.about)}</p>",
-            _folded("The mathematics", f"<pre>{escape(s.mathematics)}</pre>") if s.mathematics else "",
-            f'<div class="three" style="--n: {len(figures)}">',
-            *figures,
-            "</div>",
-            f'<div class="kept"><button type="button" hidden>Close</button><p aria-live="polite">'
-            f"The numbers are those of a run in float64 on {escape(shown.shapes)}.</p>"
-            '<div class="three"></div></div>',
-            _stages(s),
-            _folded(*s.checks()),
-            "</section>",
-        ]
-    )
+    mathematics = _folded("The mathematics", f"<pre>{escape(s.mathematics)}</pre>") if s.mathematics else ""
+    newline = "\n"
+    return f"""<section class="layer" id="{s.name}">
+<h2>{s.name}</h2>
+<p>{escape(s.about)}</p>
+{mathematics}
+<div class="three" style="--n: {len(figures)}">
+{newline.join(figures)}
+</div>
+<div class="kept"><button type="button" hidden>Close</button><p aria-live="polite">The numbers are those of \
+a run in float64 on {escape(shown.shapes)}.</p><div class="three"></div></div>
+{_stages(s)}
+{_folded(*s.checks())}
+</section>"""
 
 
 def _folded(title: str, html: str) -> str:

@@ -24,7 +24,6 @@ ROWS, NUMBERS = 2, 16  # rows of an array that are shown; above so many numbers 
 class SourcePart:
     """Some lines of a source.
 
-    source   their text
     line     the number of the first one in its file: identifies a statement of the forward; 0 between them
     origins  the statements of the forward that it comes from, by line
     values   the values computed on the example: names, types and numbers, as text

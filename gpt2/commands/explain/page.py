@@ -43,16 +43,11 @@ def _checks(e: Explained) -> tuple[str, str]:
         f"{'holds' if error <= tolerance else 'DOES NOT HOLD'}, {tolerance:.0e} allowed</td></tr>"
         for name, (error, tolerance) in e.errors.items()
     )
-    shapes = ", ".join(f"{name} {kind}" for name, kind in e.shapes.items())
+    shapes = escape(", ".join(f"{name} {kind}" for name, kind in e.shapes.items()))
     head = "<tr><th>compared, in float64</th><th>largest scaled error</th><th></th></tr>"
-    kept = (
-        f"<p>At the sizes of a training step ({escape(shapes)}) the forward keeps for the backward, besides "
-        f"the inputs: {kept_text(*e.kept)}.</p>"
-    )
-    return (
-        f"Checks: the gradients {'agree' if holds else 'DO NOT AGREE'}",
-        f"<table>{head}{rows}</table>{kept}",
-    )
+    kept = f"the forward keeps for the backward, besides the inputs: {kept_text(*e.kept)}"
+    html = f"<table>{head}{rows}</table><p>At the sizes of a training step ({shapes}) {kept}.</p>"
+    return f"Checks: the gradients {'agree' if holds else 'DO NOT AGREE'}", html
 
 
 # ---- Text ------------------------------------------------------------------------------------------------
@@ -61,19 +56,17 @@ def _checks(e: Explained) -> tuple[str, str]:
 def text(explained: Explained, width: int, emitted: bool = False) -> str:
     """Forward, manual and derived side by side if `width` characters allow, then checks and stages."""
     derived = explained.emitted if emitted else explained.derived
-    sources = [
-        ("forward", explained.forward),
-        ("backward, by hand", explained.manual),
-        ("derived by the compiler", derived),
-    ]
-    narrow = width < cli.WIDE // 2
-    notes = [
-        line for fact in facts(explained) for line in (cli.wrapped(fact, width - 1) if narrow else [fact])
-    ]
+    titles = ("forward", "backward, by hand", "derived by the compiler")
+    sources = list(zip(titles, (explained.forward, explained.manual, derived)))
+
+    def fitted(text: str) -> list[str]:
+        return cli.wrapped(text, width - 1) if width < cli.WIDE // 2 else [text]
+
     head = cli.wrapped(f"{explained.name}: {explained.about}", width - 1)
+    notes = [line for fact in facts(explained) for line in fitted(fact)]
     lines = [*head, "", *cli.side_by_side(sources, width), "", *notes, ""]
     for title, body in explained.stages:
-        lines += [f"# {title}", "", *(cli.wrapped(body, width - 1) if narrow else [body]), ""]
+        lines += [f"# {title}", "", *fitted(body), ""]
     return "\n".join(lines[:-1])
 
 

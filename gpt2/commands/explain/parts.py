@@ -21,10 +21,8 @@ from gpt2.commands.explain.subject import subject
 class Explained:
     """All that is shown of a layer.
 
-    name, about       of the layer; the first line of its file
-    derivation        the rest of the file's docstring: formulas, references
-    forward, manual   source as written
-    derived, emitted  source of the derived forward and backward: readable, and as it runs
+    derivation        formulas and references, from the docstring of its file; about is its first line
+    derived, emitted  the derived forward and backward: readable, and as they run
     shapes            argument -> its type as text, for which the layer was compiled
     kept              bytes that the forward keeps for the backward besides its inputs: (manual, derived);
                       None for manual if there is no manual backward
@@ -91,14 +89,11 @@ def explain_model(file: str | None = None, columns: int = 0) -> str:
     derived; side by side in `columns` characters, or for 0 one below the other, ready to run.
     """
     titles = ("forward", "backward, by hand", "derived by the compiler")
-    about = "the whole model as one program; its blocks are one function, called in a loop"
+    head = f"{MODEL}: the whole model as one program; its blocks are one function, called in a loop"
     texts = list(zip(titles, sources.whole_source(file)))
     if columns:
-        return "\n".join(
-            [*cli.wrapped(f"{MODEL}: {about}", columns - 1), "", *cli.side_by_side(texts, columns)]
-        )
-    parts = [f"{MODEL}: {about}", *(f"---- {title}\n\n{source.rstrip()}" for title, source in texts)]
-    return "\n\n".join(parts)
+        return "\n".join([*cli.wrapped(head, columns - 1), "", *cli.side_by_side(texts, columns)])
+    return "\n\n".join([head, *(f"---- {title}\n\n{source.rstrip()}" for title, source in texts)])
 
 
 def split(text: str) -> list[tuple[str, str]]:
