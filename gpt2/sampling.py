@@ -326,6 +326,12 @@ def write_samples(
     results = [Sample() for _ in range(samples)]
     ends = [Stop([stop] if isinstance(stop, str) else stop) for _ in results]
     decoders = [tokenizer.decoder() for _ in results]
+
+    def add_text(i: int, text: str) -> None:
+        results[i].text += text
+        if show is not None and i == 0 and text:
+            show(text)
+
     for chosen, logits in steps:
         for i, sample in enumerate(results):
             if ends[i].found:
@@ -338,17 +344,10 @@ def write_samples(
                 if logprobs:
                     likeliest = np.argsort(-own, kind="stable")[:logprobs]
                     sample.top.append([(int(k), float(own[k])) for k in likeliest])
-            _add_text(sample, ends[i].feed(decoders[i].feed(token)), show if i == 0 else None)
+            add_text(i, ends[i].feed(decoders[i].feed(token)))
         if all(end.found for end in ends):
             break
     for i, sample in enumerate(results):
-        rest = ends[i].feed(decoders[i].close()) + ends[i].close()
-        _add_text(sample, rest, show if i == 0 else None)
+        add_text(i, ends[i].feed(decoders[i].close()) + ends[i].close())
         sample.stopped = "stop" if ends[i].found else "length"
     return results
-
-
-def _add_text(sample, text, show):
-    sample.text += text
-    if show is not None and text:
-        show(text)

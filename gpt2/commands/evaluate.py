@@ -184,9 +184,8 @@ def _run(args):
     if args.json:
         print(json.dumps(asdict(score)))
         return
-    print(
-        f"{printable(args.data)}: {score.tokens:,} tokens, {score.bytes:,} bytes, tokenizer {tokenizer.name}"
-    )
+    sizes = f"{score.tokens:,} tokens, {score.bytes:,} bytes"
+    print(f"{printable(args.data)}: {sizes}, tokenizer {tokenizer.name}")
     print(f"nats per token  {score.nats_per_token:.4f}")
     print(f"perplexity      {score.perplexity:.2f}")
     print(f"bits per byte   {score.bits_per_byte:.4f}")

@@ -1,7 +1,4 @@
-"""A backward written by hand, recorded: all its values, and the piece of source that computes each.
-
-corrections.py searches it for the line that is wrong.
-"""
+"""A backward written by hand, recorded: all its values, and the piece of source that computes each."""
 
 from __future__ import annotations
 
@@ -128,7 +125,6 @@ class ByHand:
         return None if None in span else span
 
     def line(self, n: Node) -> int | None:
-        """The line that computes a value."""
         span = self._span(n)
         return span[0] if span else None
 

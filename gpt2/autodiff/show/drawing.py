@@ -44,7 +44,15 @@ def drawing(graph: Graph) -> str:
         path += f"{left:.1f},{y2 - 4:.0f}"
         parts.append(f'<path d="{path}" stroke="currentColor" stroke-opacity="0.45"/>')
     ends = {*graph.inputs, *graph.outputs}
-    parts += [_box(left, MARGIN + ROW * rows[n], width, texts[n], n in ends) for n in boxes]
+    for n in boxes:
+        y = MARGIN + ROW * rows[n]
+        colour, opacity = ("#2f81f7", 0.22) if n in ends else ("currentColor", 0.07)
+        parts.append(
+            f'<rect x="{left:.1f}" y="{y:.0f}" width="{width:.1f}" height="{HEIGHT}" rx="5" fill="{colour}" '
+            f'fill-opacity="{opacity}" stroke="currentColor" stroke-opacity="0.4"/>'
+            f'<text x="{left + 8:.1f}" y="{y + 16:.0f}" font-family="monospace" font-size="12" '
+            f'fill="currentColor">{escape(texts[n])}</text>'
+        )
     right, down = left + width + MARGIN, 2 * MARGIN + ROW * len(boxes)
     size = f'viewBox="0 0 {right:.0f} {down}" style="max-width: {right:.0f}px; width: 100%"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} fill="none">{"".join(parts)}</svg>'
@@ -53,16 +61,6 @@ def drawing(graph: Graph) -> str:
 def _formula(n: Node, names: dict[Node, str]) -> str:
     """The op and its arguments by name."""
     if n.op in ("input", "const"):
-        return {"input": "input", "const": "constant"}[n.op]
+        return "input" if n.op == "input" else "constant"
     arguments = [f"{const_value(a):.4g}" if is_scalar_const(a) else names.get(a, "?") for a in n.args]
     return f"{n.op}({', '.join(arguments)})"
-
-
-def _box(x: float, y: float, width: float, text: str, end: bool) -> str:
-    colour, opacity = ("#2f81f7", 0.22) if end else ("currentColor", 0.07)
-    return (
-        f'<rect x="{x:.1f}" y="{y:.0f}" width="{width:.1f}" height="{HEIGHT}" rx="5" fill="{colour}" '
-        f'fill-opacity="{opacity}" stroke="currentColor" stroke-opacity="0.4"/>'
-        f'<text x="{x + 8:.1f}" y="{y + 16:.0f}" font-family="monospace" font-size="12" '
-        f'fill="currentColor">{escape(text)}</text>'
-    )

@@ -58,5 +58,5 @@ def own(d: Description) -> list[str]:
 
 
 def names_of(file: str | None) -> list[str]:
-    """The names that `subject` takes: GPT-2's layers, or those of a file."""
+    """The names that `subject` takes."""
     return list(ALL_LAYERS) if file is None else own(described(SIZES, file))
