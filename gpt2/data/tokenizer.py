@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -134,7 +133,7 @@ class Tokenizer:
     def _encode(self, text):
         if self._table is None:
             return self.encoding.encode_to_numpy(text, disallowed_special=())
-        ids = self._table[_symbols(self.name, text)]
+        ids = self._table.take(_symbols(self.name, text), mode="clip")
         if (ids == UNKNOWN).any():
             unknown = sorted(set(text) - {token.decode() for token in self.ranks})
             raise UserError(
@@ -215,7 +214,7 @@ def _table(name, ranks):
     if name != "char" and not (len(ranks) == 256 and all(len(token) == 1 for token in ranks)):
         return None
     symbols = [int(_symbols(name, token.decode())[0]) if name == "char" else token[0] for token in ranks]
-    table = np.full(sys.maxunicode + 1 if name == "char" else 256, UNKNOWN, np.uint32)
+    table = np.full(max(symbols, default=0) + 2, UNKNOWN, np.uint32)  # the last stands for all that follow
     table[symbols] = np.arange(len(symbols))
     return table
 
