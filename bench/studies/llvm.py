@@ -121,37 +121,31 @@ def entry(name, outputs, inputs, body):
     return f"template <{types}> void {name}({', '.join(arguments)}) {{ {' '.join(pointers)} {body} }}\n"
 
 
-class Compiled:
-    """C++ functions callable from JAX. outputs: name -> size."""
+def compiled(restrict, name, outputs, inputs, body):
+    """A C++ function callable inside of jax.jit, f(*arrays) -> list of arrays. outputs: name -> size."""
+    import jax
+    from enzyme_ad.jax import cpp_call
 
-    def __init__(self, restrict):
-        self.flags = (*FLAGS, *cpu_flags(), f"-DRESTRICT={restrict}")
-
-    def function(self, name, outputs, inputs, body):
-        """f(*arrays) -> list of arrays, for use inside jax.jit."""
-        import jax
-        from enzyme_ad.jax import cpp_call
-
-        source = SOURCE.read_text(encoding="utf-8") + entry(name, outputs, inputs, body)
-        shapes = [jax.core.ShapedArray((size,), np.float32) for size in outputs.values()]
-
-        def call(*arrays):
-            return cpp_call(*arrays, out_shapes=shapes, source=source, fn=name, argv=self.flags)
-
-        return call
+    source = SOURCE.read_text(encoding="utf-8") + entry(name, outputs, inputs, body)
+    shapes = [jax.core.ShapedArray((size,), np.float32) for size in outputs.values()]
+    flags = (*FLAGS, *cpu_flags(), f"-DRESTRICT={restrict}")
+    return lambda *arrays: cpp_call(*arrays, out_shapes=shapes, source=source, fn=name, argv=flags)
 
 
 def zero(names):
     return " ".join(f"for (long i = 0; i < {size}; i++) {name}[i] = 0.0f;" for name, size in names.items())
 
 
-def by_hand(kernel, compiled):
+def by_hand(kernel, restrict):
     """gradient(dout, *inputs) -> (out, *gradients), with the manual backward."""
     import jax
 
     gradients = {f"d{x}": kernel.inputs[x] for x in kernel.differentiable}
-    forward = compiled.function("forward", {"out": kernel.out, **kernel.saved}, kernel.inputs, kernel.forward)
-    back = compiled.function(
+    forward = compiled(
+        restrict, "forward", {"out": kernel.out, **kernel.saved}, kernel.inputs, kernel.forward
+    )
+    back = compiled(
+        restrict,
         "backward",
         gradients,
         {"dout": kernel.out, **kernel.saved, **kernel.inputs},
@@ -166,13 +160,15 @@ def by_hand(kernel, compiled):
     return gradient
 
 
-def by_enzyme(kernel, compiled):
+def by_enzyme(kernel, restrict):
     """gradient(dout, *inputs) -> (out, *gradients), with the backward derived by Enzyme."""
     import jax
 
     allocs = " ".join(f"float *{name} = room({size});" for name, size in kernel.saved.items())
     frees = " ".join(f"__builtin_free({name});" for name in kernel.saved)
-    forward = compiled.function("primal", {"out": kernel.out}, kernel.inputs, allocs + kernel.forward + frees)
+    forward = compiled(
+        restrict, "primal", {"out": kernel.out}, kernel.inputs, allocs + kernel.forward + frees
+    )
     places = [i for i, name in enumerate(kernel.inputs) if name in kernel.differentiable]
 
     @jax.jit
@@ -232,7 +228,7 @@ def layer_times(name, sizes, seconds):
     calls = {("here", kind): ours[kind].both for kind in ("manual", "derived")}
     for key, restrict in RESTRICTED.items():
         for kind, make in (("hand", by_hand), ("Enzyme", by_enzyme)):
-            gradient = make(kernels(sizes)[name], Compiled(restrict))
+            gradient = make(kernels(sizes)[name], restrict)
             call = on_device(gradient, (written.dout, *written.inputs))
             check_results(f"{name}, {key}, {kind}", call(), written.results())
             calls[key, kind] = call
@@ -252,7 +248,7 @@ def model(result, options):
     expected = np.array([first.loss_and_grads(tokens, targets)]), first.flat_grads
     calls, bases = {}, {}  # by title; the title of the one by hand
     for key, restrict in RESTRICTED.items():
-        for kind, gradient in model_gradients(size, Compiled(restrict)).items():
+        for kind, gradient in model_gradients(size, restrict).items():
             title = f"C++, {key}, {kind}"
             calls[title] = on_device(gradient, (first.flat_params, tokens, targets))
             check_results(title, calls[title](), expected)
@@ -269,7 +265,7 @@ def model(result, options):
         table.add(title, times[title], times[title].over(times[base]))
 
 
-def model_gradients(size, compiled):
+def model_gradients(size, restrict):
     """hand, Enzyme -> jitted gradient(params, tokens, targets) -> (loss (1,), gradient of params)."""
     import jax
 
@@ -284,8 +280,8 @@ def model_gradients(size, compiled):
     back = zero({"dw": count}) + f"float *z = zeros({need}); Activations d = activations_at(z, {at_});"
     back += f"model_backward(dw, s, d, w, tokens, targets, {shape}); __builtin_free(z);"
     free = "__builtin_free(m);"
-    loss = compiled.function("loss", {"out": 1}, inputs, forward + free)
-    hand = compiled.function("gradient", {"out": 1, "dw": count}, inputs, forward + back + free)
+    loss = compiled(restrict, "loss", {"out": 1}, inputs, forward + free)
+    hand = compiled(restrict, "gradient", {"out": 1, "dw": count}, inputs, forward + back + free)
 
     def derived(w, tokens, targets):
         value, gradient = jax.value_and_grad(lambda w: loss(w, tokens, targets)[0][0])(w)

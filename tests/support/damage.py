@@ -23,6 +23,7 @@ import tracemalloc
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,42 +83,38 @@ def words():
     return tokenizer.Tokenizer("bpe:256", tokenizer.GPT2_PIECES, ranks, {tokenizer.END_OF_TEXT: 256})
 
 
-def save_checkpoint(folder):
+def save_checkpoint(path):
     m = model()
     state = {**checkpoint.model_state(m), "step": 3, "loader": {"seed": 1, "position": 2}, "best": 1.5}
     tokens, kept = checkpoint.tokenizer_contents(words())
-    checkpoint.save(folder / "a.safetensors", {**checkpoint.model_arrays(m), **tokens}, {**state, **kept})
+    checkpoint.save(path, {**checkpoint.model_arrays(m), **tokens}, {**state, **kept})
 
 
-def save_state(folder):
+def save_state(path):
     x, y = np.random.default_rng(5).integers(0, 257, (2, 2, 3)).astype(np.int32)
-    llmc.write_state(folder / "state.bin", state_of(model(), x, y), CONFIG)
+    llmc.write_state(path, state_of(model(), x, y), CONFIG)
 
 
-def use_weights(name):
-    """Read the weights as --init does, and use them once."""
-
-    def read(folder):
-        found = pretrained.find(str(folder / name))
-        m = found.model()
-        assert np.isfinite(m.flat_params).all(), "weights that are not finite were taken"
-        if name.endswith(".safetensors"):
-            found.tokenizer()
-        if found.config.n_embd <= 64:
-            m.forward(np.zeros((1, 1), int))
-
-    return read
+def use_weights(path):
+    """Read the weights of a file or folder as --init does, and use them once."""
+    found = pretrained.find(str(path))
+    m = found.model()
+    assert np.isfinite(m.flat_params).all(), "weights that are not finite were taken"
+    if path.suffix == ".safetensors":
+        found.tokenizer()
+    if found.config.n_embd <= 64:
+        m.forward(np.zeros((1, 1), int))
 
 
-def use_tokens(folder):
-    tokens = read_tokens(folder / "a.bin")
+def use_tokens(path):
+    tokens = read_tokens(path)
     Loader(tokens, 2, 4).next_batch()
     int(tokens.max())
 
 
 def use_tokenizer(load):
-    def read(folder):
-        made = load(folder)
+    def read(path):
+        made = load(path)
         if made is not None:
             made.decode(made.encode("ab"))
             made.decode([made.start, made.vocab_size - 1])
@@ -125,13 +122,13 @@ def use_tokenizer(load):
     return read
 
 
-def use_settings(folder):
-    settings = Settings(**read_toml(folder / "a.toml", Settings))
+def use_settings(path):
+    settings = Settings(**read_toml(path, Settings))
     to_toml(settings), table(settings)
 
 
-def use_text(folder):
-    text = "".join(sources.pieces(folder / "a.txt"))
+def use_text(path):
+    text = "".join(sources.pieces(path))
     tokenizer.byte().encode(text), tokenizer.char(text).encode(text)
 
 
@@ -202,63 +199,44 @@ def adapter(folder):
     peft.write(folder, lora(model(), rank=2), str(folder / "base"))
 
 
-def write_bin(stored="float32"):
-    return lambda folder: llmc.write(folder / "m.bin", model().params, CONFIG, stored)
+def write_bin(path, stored="float32"):
+    llmc.write(path, model().params, CONFIG, stored)
+
+
+def of_file(name, file, write, read, **more):
+    """A kind of file that has nothing beside it: write(path) and read(path)."""
+    return Subject(
+        name, file, lambda folder: write(folder / file), lambda folder: read(folder / file), **more
+    )
 
 
 def subjects():
     """All kinds of files, those that need the safetensors package last."""
-    saved = "a.safetensors", save_checkpoint, use_weights("a.safetensors")
+    saved = "a.safetensors", save_checkpoint, use_weights
+    word_file = use_tokenizer(tokenizer_files.read)
     return [
-        Subject("checkpoint", *saved, sealed=True),
-        Subject("checkpoint, signed", *saved, mend=sign),
-        Subject("llm.c model", "m.bin", write_bin(), use_weights("m.bin")),
-        Subject("llm.c model, bfloat16", "m.bin", write_bin("bfloat16"), use_weights("m.bin")),
-        Subject(
-            "llm.c state",
-            "state.bin",
-            save_state,
-            lambda folder: llmc.read_state(folder / "state.bin", CONFIG),
-        ),
-        Subject(
+        of_file("checkpoint", *saved, sealed=True),
+        of_file("checkpoint, signed", *saved, mend=sign),
+        of_file("llm.c model", "m.bin", write_bin, use_weights),
+        of_file("llm.c model, bfloat16", "m.bin", partial(write_bin, stored="bfloat16"), use_weights),
+        of_file("llm.c state", "state.bin", save_state, lambda path: llmc.read_state(path, CONFIG)),
+        of_file(
             "llm.c tokenizer",
             "t.bin",
-            lambda folder: llmc.write_tokenizer(folder / "t.bin", words()),
-            use_tokenizer(lambda folder: llmc.read_tokenizer(folder / "t.bin")),
+            lambda path: llmc.write_tokenizer(path, words()),
+            use_tokenizer(llmc.read_tokenizer),
         ),
-        Subject(
-            "tokens", "a.bin", lambda folder: write_tokens(folder / "a.bin", np.arange(100) * 7), use_tokens
-        ),
-        Subject(
-            "tokenizer",
-            "t.json",
-            lambda folder: words().save(folder / "t.json"),
-            use_tokenizer(lambda folder: stored.load(folder / "t.json")),
-        ),
-        Subject(
-            "settings",
-            "a.toml",
-            lambda folder: (folder / "a.toml").write_text(to_toml(Settings())),
-            use_settings,
-        ),
+        of_file("tokens", "a.bin", lambda path: write_tokens(path, np.arange(100) * 7), use_tokens),
+        of_file("tokenizer", "t.json", lambda path: words().save(path), use_tokenizer(stored.load)),
+        of_file("settings", "a.toml", lambda path: path.write_text(to_toml(Settings())), use_settings),
         Subject("metrics", runs.METRICS, save_metrics, use_metrics),
-        Subject(
-            "text",
-            "a.txt",
-            lambda folder: (folder / "a.txt").write_text("To be, naïve\n" * 9, "utf-8"),
-            use_text,
-        ),
-        Subject("vocab.json", tokenizer_files.VOCAB, hub, use_tokenizer(tokenizer_files.read)),
-        Subject(
-            "tokenizer.json",
-            tokenizer_files.ALL_IN_ONE,
-            all_in_one,
-            use_tokenizer(tokenizer_files.read),
-        ),
-        Subject("config.json", huggingface.CONFIG, hub, use_weights("")),
-        Subject("adapter_config.json", peft.CONFIG, adapter, use_weights("")),
-        Subject("safetensors", huggingface.WEIGHTS, hub, use_weights("")),
-        Subject("safetensors, index", huggingface.INDEX, in_two_files, use_weights("")),
+        of_file("text", "a.txt", lambda path: path.write_text("To be, naïve\n" * 9, "utf-8"), use_text),
+        Subject("vocab.json", tokenizer_files.VOCAB, hub, word_file),
+        Subject("tokenizer.json", tokenizer_files.ALL_IN_ONE, all_in_one, word_file),
+        Subject("config.json", huggingface.CONFIG, hub, use_weights),
+        Subject("adapter_config.json", peft.CONFIG, adapter, use_weights),
+        Subject("safetensors", huggingface.WEIGHTS, hub, use_weights),
+        Subject("safetensors, index", huggingface.INDEX, in_two_files, use_weights),
     ]
 
 
