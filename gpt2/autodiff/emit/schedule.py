@@ -73,9 +73,10 @@ class Schedule:
             return False
         if r.N > 1 and (x in r.sums or row_axes(x.shape, r.N) is None):
             return False
+        if not self.is_done_with(x, n):
+            return False
         # ufuncs check for overlap, other code does not: n must read x in no other way
-        in_step = [root(a) for a in n.args].count(x) == read_in_step(n).count(x)
-        return in_step and self.is_done_with(x, n)
+        return [root(a) for a in n.args].count(x) == read_in_step(n).count(x)
 
     def is_done_with(self, x: Node, n: Node) -> bool:
         """Whether nothing reads x after n, not in a later block of rows either."""

@@ -90,6 +90,8 @@ class Statement:
 
     def leaves_planes(self) -> bool:
         """Whether the result lies in planes and an argument does not, or the other way round."""
+        if not self.plan.planes:
+            return False
         arrays = {self.n, *(root(a) for a in self.n.args if a.shape)}
         return not arrays.isdisjoint(self.plan.planes) and not arrays <= self.plan.planes
 
