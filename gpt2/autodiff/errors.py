@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 
@@ -73,9 +74,6 @@ def location(loc: tuple) -> str:
     return f"{file if short.startswith('..') else short}:{line}"
 
 
-_located: dict[type, type] = {}
-
-
 def located(error: Exception, what: str, loc: tuple | None) -> Exception:
     """NumPy's error with the user's file and line, of the same kind, so that handlers still catch it."""
     if isinstance(error, AutodiffError):
@@ -83,9 +81,12 @@ def located(error: Exception, what: str, loc: tuple | None) -> Exception:
     kind = type(error)
     if kind.__module__.startswith("numpy._"):  # NumPy's private kinds take arguments of their own
         kind = next(k for k in (IndexError, TypeError, ValueError, AttributeError) if isinstance(error, k))
-    if kind not in _located:
-        _located[kind] = type(kind.__name__, (AutodiffError, kind), {"__module__": __name__})
-    return _located[kind](f"{what}: {error}", loc)
+    return _located(kind)(f"{what}: {error}", loc)
+
+
+@functools.cache
+def _located(kind: type) -> type:
+    return type(kind.__name__, (AutodiffError, kind), {"__module__": __name__})
 
 
 def not_accepted(error: TypeError, what: str, loc: tuple) -> Exception:

@@ -28,11 +28,10 @@ import numpy as np
 
 from ..atoms import is_plain
 from .draws import plain_generator
-from .flat import Flat
 from .local.arrays import Local, adopted, outside, unwrapped
 from .recorder import NUMBERS, current
 from .source_lines import is_inside, is_of_compiled, is_of_scipy, is_own, is_standard
-from .value import PROTOCOLS, Recorded, as_node, note_conversion, recorded_in, value_of
+from .value import PROTOCOLS, Flat, Recorded, as_node, note_conversion, recorded_in, value_of
 from .value_type import check_type_not_asked
 
 _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays, by position and by name
@@ -286,8 +285,6 @@ def _arange(function, args, kwargs):
     recorded = [v for v in (*args, *kwargs.values()) if type(v) is Recorded]
     if any(v.dtype.kind in "fc" for v in recorded):
         return PROTOCOLS["function"](function, args, kwargs)
-    if not recorded:
-        return function(*args, **kwargs)
     return function(*map(_whole, args), **{k: _whole(v) for k, v in kwargs.items()})
 
 

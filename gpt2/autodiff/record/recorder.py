@@ -342,10 +342,6 @@ def current() -> Recorder | None:
     return stack[-1] if stack else None
 
 
-def running() -> Sequence[Recorder]:
-    return local.stack
-
-
 def outermost() -> Recorder | None:
     """The outermost recorder of this thread."""
     stack = local.stack

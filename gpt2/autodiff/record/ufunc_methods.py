@@ -14,9 +14,8 @@ from ..ops import apply
 from ..ops.build import cast
 from . import dispatch, source_lines
 from .memory import writes
-from .memory.indexing import advanced, expand
 from .recorder import label, variable_name
-from .value import Recorded, as_node, check_level, copied, index_arrays, plain_key, value_of
+from .value import Recorded, as_node, check_level, copied, plain_key, scattered, value_of
 
 # methods
 REDUCTIONS = {
@@ -145,15 +144,12 @@ def _at(ufunc, x, index, values=None):
         return _at_in_rounds(ufunc, x, index, values)
     plain, concrete = plain_key(index), value_of(values)
     ufunc.at(np.array(x.value), plain, concrete)  # its errors
-    rec = x._rec
     if type(values) is Recorded:
         check_level(x, values)
-    value = as_node(rec, values if not isinstance(values, (list, tuple)) else np.asarray(values), x.dtype)
+    value = as_node(x._rec, values if not isinstance(values, (list, tuple)) else np.asarray(values), x.dtype)
     value = cast(value, x.dtype)
     value = -value if ufunc is np.subtract else value
-    spec, arrays = advanced(expand(index, x.ndim), x.shape, lambda k: index_arrays(rec, k))
-    shape = apply("gather", x.node, *arrays, spec=spec).shape
-    new = apply("scatter_add", x.node, writes.assigned(value, shape, x.dtype), *arrays, spec=spec)
+    new = scattered("scatter_add", x, index, value)
     label(new, source_lines.site())
     writes.write(x, new, lambda array: ufunc.at(array, plain, concrete))
 

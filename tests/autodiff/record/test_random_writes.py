@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from gpt2.autodiff.record import flat, interception, ufunc_methods, value
+from gpt2.autodiff.record import interception, ufunc_methods, value
 from gpt2.autodiff.record.functions import inplace, shape
 from tests.support.random.writes import check, write
 
@@ -16,7 +16,7 @@ def test_none_is_silently_wrong():
 
 def flat_views(monkeypatch):
     """y.flat[a:b] is a view."""
-    monkeypatch.setattr(flat.Flat, "__getitem__", lambda self, key: self.base.reshape(-1)[key])
+    monkeypatch.setattr(value.Flat, "__getitem__", lambda self, key: self.base.reshape(-1)[key])
 
 
 def casts_first(monkeypatch):
@@ -26,13 +26,13 @@ def casts_first(monkeypatch):
 
 def forgets_errors(monkeypatch):
     """Whether NumPy refuses a number is asked in the first call alone."""
-    for module in (value, flat, inplace, shape, interception):
+    for module in (value, inplace, shape, interception):
         monkeypatch.setattr(module, "note_conversion", lambda *args, **scalars: None)
 
 
 def reads_what_is_written(monkeypatch):
     """A write may overlap the values that it writes."""
-    for module in (value, flat, inplace):
+    for module in (value, inplace):
         monkeypatch.setattr(module, "check_apart", lambda *args, **options: None)
 
 

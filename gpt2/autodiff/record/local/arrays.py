@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import written_to_plain
-from ..recorder import NUMBERS, current, variable_name
+from ..recorder import NUMBERS, Recorder, current, variable_name
 from ..source_lines import here, is_foreign
 from ..unwatched import unwatched
 
@@ -36,8 +36,8 @@ class SharedMemory:
 
     __slots__ = ("birth", "arrays")
 
-    def __init__(self, birth: int):
-        self.birth = birth
+    def __init__(self, rec: Recorder | None):
+        self.birth = 0 if rec is None else rec.serial
         self.arrays: list[weakref.ref] = []
 
     def add(self, array: Local) -> None:
@@ -47,7 +47,7 @@ class SharedMemory:
         self.arrays.append(weakref.ref(array))
 
 
-_OUTSIDE = SharedMemory(0)
+_OUTSIDE = SharedMemory(None)
 
 
 class _LocalType(type):
@@ -74,7 +74,7 @@ class Local(np.ndarray, metaclass=_LocalType):
         self._plain, self._memory = None, _OUTSIDE
         if isinstance(parent, Local):  # a view of it, or a new array
             is_view = owner_of(self) is owner_of(parent)
-            (parent._memory if is_view else SharedMemory(_serial())).add(self)
+            (parent._memory if is_view else SharedMemory(current())).add(self)
 
     @property
     def __class__(self):
@@ -232,11 +232,6 @@ for _kind in (Local, Promoted):  # what `type(x).__name__` and repr(type(x)) say
     _kind.__module__, _kind.__name__, _kind.__qualname__ = "numpy", "ndarray", "ndarray"
 
 
-def _serial() -> int:
-    rec = current()
-    return 0 if rec is None else rec.serial
-
-
 def _is_recorded(x: Any) -> bool:
     return "__autodiff_node__" in type(x).__dict__
 
@@ -252,7 +247,7 @@ def _plain(operands: Sequence) -> Any:
 @unwatched
 def _new(result: Any) -> Any:
     """A new array as a Local."""
-    return _made(result, SharedMemory(_serial())) if type(result) is np.ndarray and current() else result
+    return _made(result, SharedMemory(current())) if type(result) is np.ndarray and current() else result
 
 
 def _others(operands: Sequence) -> bool:
@@ -355,7 +350,7 @@ def _adopted(result: np.ndarray, arguments: Sequence | None, extra: int) -> Any:
             if owner_of(x) is owner:
                 return _made(result, x._memory)
     is_new = owner.flags.owndata and references <= _ALONE + (extra if owner is result else 0)
-    return _made(result, SharedMemory(_serial())) if is_new else result
+    return _made(result, SharedMemory(current())) if is_new else result
 
 
 def owner_of(x: np.ndarray) -> np.ndarray:
@@ -371,7 +366,7 @@ _assign = np.ndarray.__setitem__
 
 def outside(array: np.ndarray) -> Local:
     """The stand-in of an array from outside: copies of it are Local, and writing to it is refused."""
-    return _made(array, SharedMemory(0))
+    return _made(array, SharedMemory(None))
 
 
 def _made(plain: np.ndarray, memory: SharedMemory) -> Local:

@@ -9,6 +9,7 @@ and `_call` of record.py explains its error. An alias that was not seen being ma
 from __future__ import annotations
 
 import functools
+import operator
 import types
 import warnings
 from typing import Any
@@ -20,14 +21,14 @@ from ...ops import build, table
 from ...ops.boxes import triple
 from .. import source_lines
 from ..memory.writes import Stored
-from ..recorder import label, running, variable_name
+from ..recorder import label, local, variable_name
 from ..value import Recorded
 from .arrays import MARK, PROMOTION, Local, Promoted, address, owner_of
 
 
 def promoted(x: Local) -> Recorded | None:
     """What the array now stands for; None if no running recording of this thread made it."""
-    rec = next((r for r in running() if r.serial == x._memory.birth), None)
+    rec = next((r for r in local.stack if r.serial == x._memory.birth), None)
     if rec is None:
         return None
     owner = owner_of(x)
@@ -140,9 +141,8 @@ def _method(function: Any) -> Any:
 
 
 def _attribute(name: str) -> property:
-    return property(
-        lambda self: getattr(self.recorded, name), lambda self, value: setattr(self.recorded, name, value)
-    )
+    of_recorded = operator.attrgetter(f"recorded.{name}")
+    return property(of_recorded, lambda self, value: setattr(self.recorded, name, value))
 
 
 _OWN = {*vars(object), *Stored.__slots__, "__slots__", "__dict__", "__module__", "__array_finalize__"}
