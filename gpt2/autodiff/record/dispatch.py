@@ -84,19 +84,14 @@ def _entering(field: str, *functions: Callable) -> Callable[[Callable], Callable
     return enter
 
 
-def handles(*functions: Callable) -> Callable[[Callable], Callable]:
-    """Enter a handler for these NumPy functions into the table."""
-    return _entering("nodes", *functions)
+# Decorators: @handles(np.var) enters a handler of nodes, @raw(np.put) one of the recorded values themselves
+handles = functools.partial(_entering, "nodes")
+raw = functools.partial(_entering, "raw")
 
 
 def since(name: str) -> tuple[Callable, ...]:
     """The function np.NAME as a tuple of one; empty where this NumPy is too old to have it."""
     return (getattr(np, name),) if hasattr(np, name) else ()
-
-
-def raw(*functions: Callable) -> Callable[[Callable], Callable]:
-    """Enter a handler that takes recorded values rather than nodes."""
-    return _entering("raw", *functions)
 
 
 def refuse(because: str, *functions: Callable) -> None:

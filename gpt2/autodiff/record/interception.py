@@ -31,6 +31,7 @@ from .draws import plain_generator
 from .local.arrays import Local, adopted, outside, unwrapped
 from .recorder import NUMBERS, current
 from .source_lines import is_inside, is_of_compiled, is_of_scipy, is_own, is_standard
+from .unwatched import unwatched
 from .value import PROTOCOLS, Flat, Recorded, as_node, note_conversion, recorded_in, value_of
 from .value_type import check_type_not_asked
 
@@ -237,6 +238,7 @@ def end(rec: Any) -> None:
         _exchange_names()
 
 
+@unwatched
 def _exchange_names() -> None:
     """Replace the names while anything is recorded, and restore them after."""
     global _standing_in
@@ -254,9 +256,10 @@ def _exchange_names() -> None:
 
 def _array(function, args, kwargs):
     """np.asarray(x), np.array([x[0], x[1]])"""
-    name = next((n for n in ("object", "a") if n in kwargs), None)
-    first = unwrapped(args[0] if args else kwargs.get(name))
-    kwargs = kwargs if args or name is None else {**kwargs, name: first}
+    for name in ("object", "a"):
+        if name in kwargs and not args:
+            args, kwargs = (kwargs[name],), {k: v for k, v in kwargs.items() if k != name}
+    first = unwrapped(args[0]) if args else None
     args = (first, *args[1:]) if args else ()
     if type(first) is Flat:
         return first.copy().astype(kwargs.get("dtype", first.base.dtype))
@@ -265,8 +268,7 @@ def _array(function, args, kwargs):
     dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
     if dtype is not None:
         note_conversion(np.dtype(dtype), first, scalars=False)
-    rest = {k: v for k, v in kwargs.items() if args or k != name}
-    return PROTOCOLS["function"](function, args or (first,), rest)
+    return PROTOCOLS["function"](function, args, kwargs)
 
 
 def _full(function, args, kwargs):
@@ -350,10 +352,19 @@ def _extremum(function, args, kwargs):
     if kwargs or not args:
         return function(*args, **kwargs)
     items = args if len(args) > 1 else list(unwrapped(args[0]))
-    numbers, weak = _of_one_type(items)
-    if not numbers:
+    recorded = [v for v in items if type(v) is Recorded]
+    weak = all([v.weak for v in recorded])
+    kind = float if weak else recorded[0].dtype.type
+
+    def fits(v):
+        """Whether v is of that dtype, or a plain number that stays the same as one of its type."""
+        if type(v) is Recorded:
+            return not v.shape and v.dtype.kind == "f" and v.dtype == recorded[0].dtype
+        return type(v) in (int, float, kind) and (abs(v) <= 2**53 or abs(v) == math.inf)
+
+    if not recorded or not all([fits(v) for v in items]):
         return function(items)
-    best, *others = numbers
+    best, *others = [v if type(v) is Recorded else kind(v) for v in items]
     for x in others:
         replaces = x < best if function.__name__ == "min" else x > best
         if type(replaces) is Recorded:
@@ -362,29 +373,6 @@ def _extremum(function, args, kwargs):
         elif replaces:
             best = x
     return best
-
-
-def _of_one_type(items: Collection) -> tuple[list, bool]:
-    """(the numbers as recorded ones of one dtype and plain ones of its type, whether they are Python's).
-    No numbers where that would change a value, or where none is recorded.
-    """
-    recorded = [v for v in items if type(v) is Recorded]
-    weak = all([v.weak for v in recorded])
-    if not recorded or any(
-        [v.shape or v.dtype.kind != "f" or v.dtype != recorded[0].dtype for v in recorded]
-    ):
-        return [], weak
-    kind = float if weak else recorded[0].dtype.type
-    numbers = []
-    for v in items:
-        if type(v) is not Recorded:
-            if type(v) not in (int, float, kind) or abs(v) > 2**53 and abs(v) != math.inf:
-                return [], weak
-            if (number := kind(v)) != v:
-                return [], weak
-            v = number
-        numbers.append(v)
-    return numbers, weak
 
 
 def _asked(function, args, kwargs):

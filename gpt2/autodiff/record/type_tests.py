@@ -61,7 +61,8 @@ def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Ex
             continue  # false for a recorded value as for the value itself
         if held in names and not holds(names[held]):
             continue
-        if not direct and (path and not isinstance(kind, type) or not _taken(code_reads, variables)):
+        taken = "type" in code_reads.globals or any(v is Recorded for v in variables.values())
+        if not direct and (path and not isinstance(kind, type) or not taken):  # no variable is type(x)
             continue
         known = name is not None and name in variables
         compares = any(i.opname == "COMPARE_OP" for i in instructions_of(code))
@@ -73,11 +74,6 @@ def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Ex
         ):
             return type_unknown((code.co_filename, line, code.co_name))
     return None
-
-
-def _taken(code_reads: Reads, variables: Mapping) -> bool:
-    """Whether a variable may be type(x)."""
-    return "type" in code_reads.globals or any(v is Recorded for v in variables.values())
 
 
 def compared(f: Callable, objects: Iterable) -> set[int]:
@@ -98,7 +94,10 @@ def compared(f: Callable, objects: Iterable) -> set[int]:
             todo += [content(cell, "") for cell in (v.__closure__ or () if file else ())]
         elif not source_lines.is_foreign(file):
             todo += [*(v.__defaults__ or ()), *(v.__kwdefaults__ or {}).values()]
-            all_reads = _reads_of(v.__code__)
+            codes = [v.__code__]
+            for code in codes:
+                codes += [c for c in code.co_consts if type(c) is types.CodeType]
+            all_reads = list(map(reads, codes))
             tests = tests or any(_tests_identity(code_reads, v.__globals__) for code_reads in all_reads)
             for value, called in _values(v, all_reads):
                 value = plain(value)
@@ -107,14 +106,6 @@ def compared(f: Callable, objects: Iterable) -> set[int]:
                 elif not called and callable(value):  # np.c_ and np.r_ are indexed
                     taken.add(id(value))
     return taken if tests else set()
-
-
-def _reads_of(code: types.CodeType) -> list[Reads]:
-    """What the code reads, and the code of functions in it."""
-    codes = [code]
-    for code in codes:
-        codes += [c for c in code.co_consts if type(c) is types.CodeType]
-    return [reads(code) for code in codes]
 
 
 def _values(f: types.FunctionType, all_reads: Iterable[Reads]) -> Iterator[tuple[Any, bool]]:

@@ -138,14 +138,10 @@ def _explained(error: Exception, ufunc, values, site) -> Exception:
             "and bools can be recorded. Convert it, for example with a.astype(float)",
             site.loc,
         )
-    return located(error, describe(ufunc, values), site.loc)
-
-
-def describe(ufunc: np.ufunc, values: Sequence) -> str:
     shapes = ", ".join(
         f"{np.shape(v)} {v.dtype}" if isinstance(v, (np.ndarray, np.generic)) else repr(v) for v in values
     )
-    return f"{full_name(ufunc)} of {shapes}"
+    return located(error, f"{full_name(ufunc)} of {shapes}", site.loc)
 
 
 def op_and_operands(

@@ -8,6 +8,7 @@ np.ndarray)` and `isinstance(k, float)` answer as for the value itself, and so d
 from __future__ import annotations
 
 import dis
+import functools
 import math
 import operator
 import sys
@@ -223,18 +224,19 @@ class Recorded(Stored, metaclass=RecordedType):
     def __complex__(self):
         return self._read(complex(self._number()), "float")
 
-    def __floor__(self):
-        return _whole(math.floor, np.floor, self)
+    def _whole(self, function, ufunc):
+        """math.floor(x) and the like: a step function, with derivative zero."""
+        result = function(self.value)
+        ufunc(self)._read(float(result), "float")
+        return result
 
-    def __ceil__(self):
-        return _whole(math.ceil, np.ceil, self)
-
-    def __trunc__(self):
-        return _whole(math.trunc, np.trunc, self)
+    __floor__ = functools.partialmethod(_whole, math.floor, np.floor)
+    __ceil__ = functools.partialmethod(_whole, math.ceil, np.ceil)
+    __trunc__ = functools.partialmethod(_whole, math.trunc, np.trunc)
 
     def __round__(self, digits=None):
         if digits is None:
-            return _whole(round, np.rint, self)
+            return self._whole(round, np.rint)
         if self.weak:  # Python rounds the decimal number, NumPy ten times the number
             digits = operator.index(digits)
             node = build.apply("round_decimal", self.node, digits=digits)
@@ -409,13 +411,6 @@ def _check_not_from_c(frame: FrameType) -> None:
             "get lost. For a random order write x[rng.permutation(len(x))]",
             source_lines.here(),
         )
-
-
-def _whole(function, ufunc, x: Recorded) -> int:
-    """math.floor(x) and the like: a step function, with derivative zero."""
-    result = function(x.value)
-    ufunc(x)._read(float(result), "float")
-    return result
 
 
 def check_element(x: Any, key: Any, value: Any) -> None:
