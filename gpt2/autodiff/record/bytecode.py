@@ -1,19 +1,4 @@
-"""Reads from a function's bytecode what it may read besides its arguments.
-
-    reads(code).globals   name -> Uses: the attribute chains that follow it, and whether it is called at once.
-                          `np.linalg.norm(x)` gives {"np": {Use(("linalg", "norm"), called=True)}}
-    reads(code).free      the same for variables of an enclosing function, those that functions inside read
-                          included: they have no other way to them
-    reads(code).names     every attribute that it reads, sets or deletes, of any object
-    reads(code).imports   modules that it imports
-    reads(code).identity_tests   what it compares with by `is`, as a name and the attributes that follow it;
-                          () where that is not a name. None, True and False are left out: there is one of each
-    reads(code).types     its tests `type(x) is float`: the name x, or None if that is not an argument; the
-                          path as in identity_tests; the line; the name x if that is a global one; and whether
-                          it calls `type`: else it is `kind is float`, and kind may be type(x)
-    reads(code).formats   whether it formats a value, by `%` or in an f-string
-    reads(code).tries     where it may catch an exception: ranges of its instructions, as offsets
-    reads(code).trouble   why running it again might not give the same, whatever its values are; or None
+"""Reads from a function's bytecode what it may read besides its arguments: `reads(code)` gives a Reads.
 
 Each Python has its own instructions: `instructions_of` spells those of 3.11 to 3.15 in one way. Code with
 another one has trouble.
@@ -127,6 +112,8 @@ CATCHES = "it catches exceptions"
 
 
 class Use(NamedTuple):
+    """What follows a name: `np.linalg.norm(x)` gives np the use Use(("linalg", "norm"), called=True)."""
+
     chain: tuple[str, ...]
     called: bool  # and nothing else is done with it
 
@@ -134,16 +121,21 @@ class Use(NamedTuple):
 @dataclass
 class Reads:
     globals: dict[str, set[Use]] = field(default_factory=dict)
+    # Variables of enclosing functions, also those that functions inside read: they have no other way to them
     free: dict[str, set[Use]] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)  # attributes that it reads, sets or deletes, of any object
     imports: set[str] = field(default_factory=set)
+    # What it compares with by `is`, as a name and the attributes that follow it, () if it is not a name; not
+    # None, True and False, of which there is one each
     identity_tests: set[tuple[str, ...]] = field(default_factory=set)
+    # Its tests `type(x) is float`: the name x, or None if that is not an argument; the path as above; the line;
+    # the name x if it is global; whether it calls `type`: else it is `kind is float`, kind perhaps type(x)
     types: list[tuple[str | None, tuple[str, ...], int, str | None, bool]] = field(default_factory=list)
-    formats: bool = False
-    tries: list[tuple[int, int]] = field(default_factory=list)
+    formats: bool = False  # whether it formats a value, by `%` or in an f-string
+    tries: list[tuple[int, int]] = field(default_factory=list)  # where it may catch an exception, as offsets
     withs: int = 0
     errstates: int = 0  # those of NumPy let exceptions through
-    trouble: str | None = None
+    trouble: str | None = None  # why running it again might not give the same, whatever its values are
 
     def fail(self, why: str) -> None:
         self.trouble = self.trouble or why

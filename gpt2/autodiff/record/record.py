@@ -1,20 +1,4 @@
-"""`record` runs a function once and returns its graph; `inline` puts a graph into another recording.
-
-rec = record(f, (x, w))
-rec.graph        inputs: the array and float arguments, flattened; then captured arrays; then values of an
-                 enclosing recording. Outputs: the results of f, flattened; then the final contents of the
-                 arguments that f wrote to
-rec.in_tree      the structure of (args, kwargs), with everything that is static
-rec.out_tree     the structure of the results
-rec.captures     (input, array) for arrays from outside that others hold as well
-rec.lifted       (input, outer recorded value)
-rec.written      flat positions of the arguments that f wrote to, in the order of their outputs
-rec.reads        values that f looked at (`if x > 0`): with the same ones another run takes the same path
-rec.unstable     reasons why another run might give another graph though the reads are the same
-rec.results      what f returned, with concrete values
-rec.contents     the final concrete contents of the arguments written to
-rec.draws        (k, draw): input k of the graph, one of the captures, is the result of that draw
-"""
+"""`record` runs a function once and returns its graph; `inline` puts a graph into another recording."""
 
 from __future__ import annotations
 
@@ -53,19 +37,21 @@ __all__ = ["Recorded", "Recording", "apply_op", "evaluate_graph", "inline", "rec
 
 @dataclass
 class Recording:
-    """The result of `record`; see the head of this file."""
+    """The result of `record`."""
 
+    # Inputs: the array and float arguments, flattened; captured arrays; values of an enclosing recording.
+    # Outputs: the results of f, flattened; then the final contents of the arguments that f wrote to
     graph: Graph
-    in_tree: Tree
-    out_tree: Tree
-    captures: list[tuple[Node, np.ndarray]]
-    lifted: list[tuple[Node, Recorded]]
-    written: list[int]
-    reads: list[Read]
-    unstable: list[str]
-    results: Any
-    contents: list[np.ndarray]
-    draws: list[tuple[int, Draw]]
+    in_tree: Tree  # the structure of (args, kwargs), with everything that is static
+    out_tree: Tree  # the structure of the results
+    captures: list[tuple[Node, np.ndarray]]  # inputs for arrays from outside that others hold as well
+    lifted: list[tuple[Node, Recorded]]  # inputs for values of enclosing recordings
+    written: list[int]  # flat positions of the arguments that f wrote to, in the order of their outputs
+    reads: list[Read]  # what f looked at (`if x > 0`): with the same values another run takes the same path
+    unstable: list[str]  # why another run might give another graph though the reads are the same
+    results: Any  # what f returned, with concrete values
+    contents: list[np.ndarray]  # the final concrete contents of the arguments written to
+    draws: list[tuple[int, Draw]]  # (k, draw): input k of the graph, one of the captures, is its result
 
     @property
     def value_dependent(self) -> bool:
