@@ -128,7 +128,7 @@ class Reads:
     # What it compares with by `is`, as a name and the attributes that follow it, () if it is not a name; not
     # None, True and False, of which there is one each
     identity_tests: set[tuple[str, ...]] = field(default_factory=set)
-    # Its tests `type(x) is float`: the name x, or None if that is not an argument; the path as above; the line;
+    # Its tests `type(x) is float`: the name x, or None if that is not an argument; the path as above; line;
     # the name x if it is global; whether it calls `type`: else it is `kind is float`, kind perhaps type(x)
     types: list[tuple[str | None, tuple[str, ...], int, str | None, bool]] = field(default_factory=list)
     formats: bool = False  # whether it formats a value, by `%` or in an f-string

@@ -35,7 +35,7 @@ from .local.arrays import is_local, unwrapped, written_to
 from .recorder import NUMBERS, Recorder, current, innermost, local
 from .unevaluated import stand_in
 from .unwatched import call_unwatched, unwatched
-from .value import PROTOCOLS, Recorded, as_node, node_in
+from .value import PROTOCOLS, Recorded, as_node, mapped, node_in
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -275,8 +275,9 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, function, site) -> Any:
     before, recorder.local.building = recorder.local.building, rec
     try:
-        options = {k: _nodes(rec, v) for k, v in kwargs.items() if v is not np._NoValue}
-        return handler(*_nodes(rec, args), **options)
+        to_node = functools.partial(node_in, rec)
+        options = {k: mapped(v, to_node) for k, v in kwargs.items() if v is not np._NoValue}
+        return handler(*[mapped(v, to_node) for v in args], **options)
     except NotImplementedError as error:
         if isinstance(error, AutodiffError):
             raise
@@ -330,17 +331,6 @@ def _values(x, recorded: list):
         return [_values(v, recorded) for v in x]
     if kind is tuple:
         return tuple([_values(v, recorded) for v in x])
-    return x
-
-
-def _nodes(rec: Recorder, x):
-    kind = type(x)
-    if kind is Recorded:
-        return node_in(rec, x)
-    if kind is list:
-        return [_nodes(rec, v) for v in x]
-    if kind is tuple:
-        return tuple([_nodes(rec, v) for v in x])
     return x
 
 

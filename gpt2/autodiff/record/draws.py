@@ -242,7 +242,13 @@ def around(v: Any) -> Iterator[tuple[Any, str, Any]]:
             for cell in v.__closure__ or ():  # of a transform: the function that it calls
                 yield None, "", content(cell, "")
         elif not (source_lines.is_inside(file) or source_lines.is_of_compiled(file)):
-            yield from _variables(v)
+            codes = [v.__code__]
+            for code in codes:
+                codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+                for name in filter(v.__globals__.__contains__, reads(code).globals):
+                    yield v.__globals__, name, v.__globals__[name]
+            for cell in v.__closure__ or ():
+                yield cell, "", content(cell, "")
     elif isinstance(v, types.MethodType):
         yield None, "", v.__func__
         yield from _attributes(v.__self__)
@@ -251,17 +257,6 @@ def around(v: Any) -> Iterator[tuple[Any, str, Any]]:
     else:
         yield None, "", type(v).__dict__.get("__call__")
         yield from _attributes(v)
-
-
-def _variables(f: types.FunctionType) -> Iterator[tuple[Any, str, Any]]:
-    codes = [f.__code__]
-    for code in codes:
-        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        for name in reads(code).globals:
-            if name in f.__globals__:
-                yield f.__globals__, name, f.__globals__[name]
-    for cell in f.__closure__ or ():
-        yield cell, "", content(cell, "")
 
 
 def _attributes(v: Any) -> Iterator[tuple[Any, str, Any]]:

@@ -300,7 +300,11 @@ class _Flow:
         # `assert` as pytest rewrites it: the call that shows the operands has the position of the whole
         # statement
         shows = any(b.argval == "@pytest_ar" and b.positions == ins.positions for b in before[-16:])
-        return "ends" if shows or _is_method(ins, before) else "loses"
+        parts = _beginning(ins, before)
+        text = parts and parts[0].opname == "LOAD_CONST" and type(parts[0].argval) is str
+        method = parts[-1].argval if parts and parts[-1].opname == "LOAD_ATTR" else None
+        formats = method == "reshape" or text and method == "format"  # x.reshape(n, -1), or "{}".format(n)
+        return "ends" if shows or formats else "loses"
 
 
 # instructions
@@ -341,15 +345,6 @@ def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tup
     for name in names[1:]:
         callee = getattr(callee, name, None) if type(callee) is types.ModuleType else None
     return names, callee
-
-
-def _is_method(call, before) -> bool:
-    """Whether it is x.reshape(n, -1), or the method `format` of a string constant."""
-    parts = _beginning(call, before)
-    if not parts or parts[-1].opname != "LOAD_ATTR":
-        return False
-    is_text = parts[0].opname == "LOAD_CONST" and type(parts[0].argval) is str
-    return parts[-1].argval == "reshape" or is_text and parts[-1].argval == "format"
 
 
 def _value(frame, name: str):

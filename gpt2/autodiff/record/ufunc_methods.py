@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,29 +65,21 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=None
         )
     x = _in_loop_dtype(ufunc.reduce, x, axis=axis, dtype=dtype)
     axes = tuple(range(x.ndim)) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
-    total = _reduced_by_slices(ufunc, x, axes, initial)
-    if total is None:  # NumPy's own result, or error, for an empty array
-        return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
-    result = np.expand_dims(total, axes) if keepdims else total
-    return result if out is None else copied(out, result)
-
-
-def _reduced_by_slices(ufunc, x, axes, initial):
-    """One call of the ufunc for each slice along the axes; None without slices and initial value."""
     rest = [n for k, n in enumerate(x.shape) if k not in axes]
-    parts = list(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest))
-    if initial is None:
-        if not parts:
-            return None
-        total, parts = parts[0], parts[1:]
-        if not parts:  # never a view of the slice; as in NumPy with the identity: hypot gives abs(x)
-            total = total.copy() if ufunc.identity is None else ufunc(ufunc.identity, total)
-    else:
+    parts = list(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest))  # slices along the axes
+    if initial is not None:
         start = initial if type(initial) is Recorded else x.dtype.type(initial)
         total = start if parts else np.full(rest, start, like=x)
+    elif not parts:  # NumPy's own result, or error, for an empty array
+        return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
+    else:
+        total, *parts = parts
+        if not parts:  # never a view of the slice; as in NumPy with the identity: hypot gives abs(x)
+            total = total.copy() if ufunc.identity is None else ufunc(ufunc.identity, total)
     for part in parts:
         total = ufunc(total, part)
-    return total
+    result = np.expand_dims(total, axes) if keepdims else total
+    return result if out is None else copied(out, result)
 
 
 def _in_loop_dtype(method, x, *args, shape=None, **options):
@@ -169,14 +162,13 @@ def _at_in_rounds(ufunc, x, index, values):
     if values is not None:
         shape = np.broadcast_shapes(where.shape, np.shape(values))
         where, values = np.broadcast_to(where, shape).ravel(), np.broadcast_to(values, shape).reshape(-1)
-    where = where.ravel()
-    order = np.argsort(where, kind="stable")
-    new_group = np.flatnonzero(np.r_[True, np.diff(where[order]) != 0])
-    rank = np.empty(len(where), int)
-    rank[order] = np.arange(len(where)) - np.repeat(new_group, np.diff(np.r_[new_group, len(where)]))
+    where, counts, rank = where.ravel(), Counter(), []
+    for place in where.tolist():  # which occurrence of the index it is
+        rank.append(counts[place])
+        counts[place] += 1
     flat = x.reshape(-1).copy()
-    for turn in range(rank.max(initial=-1) + 1):
-        chosen = np.flatnonzero(rank == turn)
+    for turn in range(max(rank, default=-1) + 1):
+        chosen = np.flatnonzero(np.equal(rank, turn))
         at = where[chosen]
         flat[at] = ufunc(flat[at]) if values is None else ufunc(flat[at], values[chosen])
     x[...] = flat.reshape(x.shape)

@@ -90,7 +90,14 @@ def _reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
     if function not in REDUCTIONS or len(values) > 2 or not options.keys() <= {"axis", "keepdims", "dtype"}:
         return None
     x = values[0] if values else None
-    if not isinstance(x, np.ndarray) or x.size < LARGE or x.dtype.kind not in "fc" or not _is_zeros(x):
+    if not isinstance(x, np.ndarray) or x.size < LARGE or x.dtype.kind not in "fc":
+        return None
+    base: Any = (
+        x  # that of an array of _zeros, or a view of one, is in a memory map; a mapped file counts as well
+    )
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap):
         return None
     axis = values[1] if len(values) == 2 else options.get("axis")
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -100,14 +107,6 @@ def _reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
         return function(np.zeros_like(part), *values[1:], **options)  # without touching a page of x
     except (TypeError, ValueError):
         return None
-
-
-def _is_zeros(x: np.ndarray) -> bool:
-    """Whether it is an array of _zeros or a view of one; a memory-mapped file counts as well."""
-    base: Any = x
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
 
 
 def _zeros(shape: tuple, dtype: np.dtype) -> np.ndarray:

@@ -13,7 +13,7 @@ import math
 import operator
 import sys
 from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Literal, cast
 
@@ -536,13 +536,17 @@ def _static_slices(key):
     return key
 
 
+def mapped(x: Any, function: Callable) -> Any:
+    """x with function(r) in place of each recorded value r, also in lists and tuples."""
+    kind = type(x)
+    if kind is Recorded:
+        return function(x)
+    return kind([mapped(v, function) for v in x]) if kind is list or kind is tuple else x
+
+
 def plain_key(key: Any) -> Any:
-    """An index with concrete values in the place of recorded ones."""
-    if type(key) is tuple:
-        return tuple(map(plain_key, key))
-    if type(key) is list:
-        return [plain_key(k) for k in key]
-    return value_of(key)
+    """An index, or an argument, with concrete values in the place of recorded ones."""
+    return mapped(key, value_of)
 
 
 def index_arrays(rec: Recorder, k: Any) -> list[Node]:
