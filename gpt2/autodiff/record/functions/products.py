@@ -13,7 +13,7 @@ from ...ops import apply, build, table
 from ..dispatch import Operand, RecordedLike, handles, operand, quiet, raw
 from ..ufuncs import matmul, vecdot
 from .reduce import plain_sum
-from .shape import diagonal_view, moveaxis
+from .shape import diagonal_view, item_at, moveaxis
 
 
 def pair(a: Operand, b: Operand) -> tuple[Node, Node]:
@@ -102,11 +102,7 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None) -> Node:
     axisa, axisb, axisc = (axis,) * 3 if axis is not None else (axisa, axisb, axisc)
     a, b = operand(a), operand(b)
     a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
-
-    def parts(x):
-        return [build.reshape(build.take_slice(x, -1, i, i + 1), x.shape[:-1]) for i in range(x.shape[-1])]
-
-    p, q = parts(a), parts(b)
+    p, q = ([item_at(x, x.ndim - 1, i) for i in range(x.shape[-1])] for x in (a, b))
     if len(p) == len(q) == 2:
         return p[0] * q[1] - p[1] * q[0]
     zero = build.zeros((), np.result_type(a.dtype, b.dtype))

@@ -165,9 +165,6 @@ class Local(np.ndarray, metaclass=_LocalType):
     def __str__(self):
         return str(self.plain)
 
-    def __reduce__(self):
-        return self.plain.__reduce__()
-
     def __reduce_ex__(self, protocol):
         return self.plain.__reduce_ex__(protocol)
 
