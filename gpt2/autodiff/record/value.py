@@ -8,7 +8,6 @@ np.ndarray)` and `isinstance(k, float)` answer as for the value itself, and so d
 from __future__ import annotations
 
 import dis
-import functools
 import math
 import operator
 import sys
@@ -230,9 +229,14 @@ class Recorded(Stored, metaclass=RecordedType):
         ufunc(self)._read(float(result), "float")
         return result
 
-    __floor__ = functools.partialmethod(_whole, math.floor, np.floor)
-    __ceil__ = functools.partialmethod(_whole, math.ceil, np.ceil)
-    __trunc__ = functools.partialmethod(_whole, math.trunc, np.trunc)
+    def __floor__(self):
+        return self._whole(math.floor, np.floor)
+
+    def __ceil__(self):
+        return self._whole(math.ceil, np.ceil)
+
+    def __trunc__(self):
+        return self._whole(math.trunc, np.trunc)
 
     def __round__(self, digits=None):
         if digits is None:
