@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ..atoms import ATOMS, is_plain
-from ..errors import AutodiffError, located, of_another_library, unsupported, written_to_plain
+from ..errors import AutodiffError, located, of_another_library, unsupported
 from ..graph import Node
 from ..ops import build
 from . import recorder, source_lines
@@ -144,16 +144,11 @@ _NO_LOCALS = ATOMS | {Recorded, np.ndarray, type(np._NoValue)}
 @unwatched
 def _unwrapped(function: Callable, args: Sequence, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments of a call without the arrays that the recorded function made (local/)."""
-    filled, position = _FILLED.get(function), 0
-    if filled is None and any(map(is_local, args)):
-        position = _position_of_out(function)
-    elif filled is None:
-        position = None
+    filled, position = _FILLED.get(function, "out"), 0
+    if filled == "out":
+        position = _position_of_out(function) if any(map(is_local, args)) else None
     new = tuple([written_to(v) if k == position else unwrapped(v) for k, v in enumerate(args)])
-    if kwargs:
-        filled = filled or "out"
-        kwargs = {k: written_to(v) if k == filled else unwrapped(v) for k, v in kwargs.items()}
-    return new, kwargs
+    return new, {k: written_to(v) if k == filled else unwrapped(v) for k, v in kwargs.items()}
 
 
 def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable | None) -> Any:
@@ -255,8 +250,7 @@ def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict
     kwargs = {k: v for k, v in kwargs.items() if k != "out"}
     out = out[0] if isinstance(out, tuple) else out
     if type(out) is not Recorded:
-        what = f"{full_name(function)}(..., out=)"
-        raise written_to_plain(source_lines.here(), what, recorder.variable_name(out))
+        raise recorder.lost_write(out, f"{full_name(function)}(..., out=)")
     return args, kwargs, out
 
 
@@ -278,16 +272,13 @@ def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, fu
         to_node = functools.partial(node_in, rec)
         options = {k: mapped(v, to_node) for k, v in kwargs.items() if v is not np._NoValue}
         return handler(*[mapped(v, to_node) for v in args], **options)
-    except NotImplementedError as error:
-        if isinstance(error, AutodiffError):
+    except (NotImplementedError, TypeError) as error:
+        # NumPy has accepted these arguments: a TypeError of this call says that the handler lacks them
+        of_call = isinstance(error, TypeError) and error.__traceback__.tb_next is None  # type: ignore
+        if isinstance(error, AutodiffError) or not (of_call or isinstance(error, NotImplementedError)):
             raise
-        raise unsupported(
-            full_name(function), site.loc, str(error) or "called like this is not recorded"
-        ) from error
-    except TypeError as error:  # NumPy has accepted these arguments, so the handler lacks them
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise
-        raise unsupported(full_name(function), site.loc, "called like this is not recorded") from error
+        why = "" if of_call else str(error)
+        raise unsupported(full_name(function), site.loc, why or "called like this is not recorded") from error
     finally:
         recorder.local.building = before
 

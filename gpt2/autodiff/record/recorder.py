@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import AutodiffError, DtypeError, EscapedError, location
+from ..errors import AutodiffError, DtypeError, EscapedError, WriteError, location, written_to_plain
 from ..graph import Node
 from ..ops import OPS, const, input_node
 from ..same import same_array
@@ -291,6 +291,11 @@ def variable_name(value: Any) -> str | None:
                 if held.__autodiff_leaf__() is value:
                     return name
     return None
+
+
+def lost_write(array: Any, what: str = "this assignment") -> WriteError:
+    """The error for a recorded value that is written into a plain array."""
+    return written_to_plain(here(), what, variable_name(array))
 
 
 def innermost(operands: Iterable) -> Recorder:

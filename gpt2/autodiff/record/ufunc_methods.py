@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..atoms import SCALARS
-from ..errors import located, unsupported, written_to_plain
+from ..errors import located, unsupported
 from ..graph import Node
 from ..ops import apply
 from ..ops.build import cast
 from . import dispatch, source_lines
 from .memory import writes
-from .recorder import label, variable_name
+from .recorder import label, lost_write
 from .value import Recorded, as_node, check_level, copied, plain_key, scattered, value_of
 
 # methods
@@ -132,7 +132,7 @@ def _reduceat(ufunc, x, indices, axis=0, dtype=None, out=None):
 def _at(ufunc, x, index, values=None):
     """ufunc.at: every repetition of an index counts."""
     if type(x) is not Recorded:
-        raise written_to_plain(source_lines.here(), f"{dispatch.full_name(ufunc)}.at", variable_name(x))
+        raise lost_write(x, f"{dispatch.full_name(ufunc)}.at")
     if ufunc.__name__ not in ("add", "subtract") or _adds_in(x.dtype, plain_key(values)) != x.dtype:
         return _at_in_rounds(ufunc, x, index, values)
     plain, concrete = plain_key(index), value_of(values)

@@ -12,14 +12,14 @@ import numpy as np
 
 from ..atoms import SCALARS
 from ..doors import beside
-from ..errors import AutodiffError, DtypeError, located, of_another_library, unsupported, written_to_plain
+from ..errors import AutodiffError, DtypeError, located, of_another_library, unsupported
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines
 from .dispatch import NO_ENTRY, TABLE, Entry, bind, full_name, handled, handles, is_of_scipy, since, typed
 from .local.arrays import all_unwrapped, is_local, unwrapped, written_to
 from .memory import writes
-from .recorder import Recorder, innermost, label, scalar_const, variable_name, weak_dtype
+from .recorder import Recorder, innermost, label, lost_write, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import call_unwatched
 from .value import OPERANDS, PROTOCOLS, Recorded, as_node, copied, in_array, node_in, value_of
@@ -259,8 +259,7 @@ def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> An
 def _general(ufunc, inputs, outs, where, kwargs, is_operator=False):
     inputs = tuple(map(in_array, all_unwrapped(inputs)))
     if outs is not None and type(outs[0]) is not Recorded:
-        what = f"{full_name(ufunc)}(..., out=)"
-        raise written_to_plain(source_lines.here(), what, variable_name(outs[0]))
+        raise lost_write(outs[0], f"{full_name(ufunc)}(..., out=)")
     if ufunc.nout != 1:
         return _two_results_out(ufunc, inputs, outs, where, kwargs)
     if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):

@@ -783,6 +783,6 @@ for _name in (
 def copied(target: Any, value: Any) -> Recorded:
     target = written_to(target)
     if type(target) is not Recorded:
-        raise errors.written_to_plain(source_lines.here(), name=recorder.variable_name(target))
+        raise recorder.lost_write(target)
     target[...] = value
     return target

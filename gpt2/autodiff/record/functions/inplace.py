@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import written_to_plain
-from .. import source_lines
 from ..dispatch import RecordedLike, full_name, raw
 from ..memory import writes
-from ..recorder import variable_name
+from ..recorder import lost_write
 from ..value import Recorded, as_node, check_apart, check_level, in_array, note_conversion, plain_key
 
 
 def tried(a: RecordedLike, function: Callable, *args: Any) -> Callable[[Any], None]:
     """function(array, *args) on a copy, for NumPy's errors. Returns write(new), which sets a's content."""
     if type(a) is not Recorded:
-        raise written_to_plain(source_lines.here(), full_name(function), variable_name(a))
+        raise lost_write(a, full_name(function))
     if function is not np.copyto:
         note_conversion(a.dtype, args[1], scalars=False)
     plain = [plain_key(x) for x in args]

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import written_to_plain
-from ..recorder import NUMBERS, Recorder, current, variable_name
-from ..source_lines import here, is_foreign
+from ..recorder import NUMBERS, Recorder, current, lost_write
+from ..source_lines import is_foreign
 from ..unwatched import unwatched
 
 MARK = "recorded values were written into this array"  # in the dtype of a Promoted, and so in NumPy's errors
@@ -111,7 +110,7 @@ class Local(np.ndarray, metaclass=_LocalType):
             return _assign(self, key, _read(value))
         recorded = PROMOTION["promoted"](self)
         if recorded is None:
-            raise written_to_plain(here(), name=variable_name(self))
+            raise lost_write(self)
         recorded[key] = value
         return None
 
@@ -204,7 +203,7 @@ class _Flat:
         if not _loses_derivative(value):
             self.array.plain.flat[key] = _read(value)
         elif (recorded := PROMOTION["promoted"](self.array)) is None:
-            raise written_to_plain(here(), name=variable_name(self.array))
+            raise lost_write(self.array)
         else:
             recorded.flat[key] = value
 
