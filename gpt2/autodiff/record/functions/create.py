@@ -19,21 +19,16 @@ from ..value import Recorded
 from . import shape as shape_functions
 
 
-def constant(value: int, function: Callable) -> Callable:
-    """A handler for a function that fills an array with one number. `function` gives shape and dtype."""
-
-    def handler(*args, **kwargs):
-        plain = [np.empty(a.shape, a.dtype) if isinstance(a, Node) else a for a in args]
-        array = function(*plain, **kwargs)
-        return build.full(array.shape, value, array.dtype)
-
-    return handler
+def _constant(value: int, function: Callable, *args: Any, **kwargs: Any) -> Node:
+    """An array filled with one number, of the shape and dtype that `function` gives it."""
+    array = function(*[np.empty(a.shape, a.dtype) if isinstance(a, Node) else a for a in args], **kwargs)
+    return build.full(array.shape, value, array.dtype)
 
 
-handles(np.zeros_like, np.empty_like)(constant(0, np.empty_like))
-handles(np.ones_like)(constant(1, np.empty_like))
-handles(np.zeros, np.empty)(constant(0, np.empty))
-handles(np.ones)(constant(1, np.empty))
+handles(np.zeros_like, np.empty_like)(functools.partial(_constant, 0, np.empty_like))
+handles(np.ones_like)(functools.partial(_constant, 1, np.empty_like))
+handles(np.zeros, np.empty)(functools.partial(_constant, 0, np.empty))
+handles(np.ones)(functools.partial(_constant, 1, np.empty))
 
 
 @raw(np.empty_like)

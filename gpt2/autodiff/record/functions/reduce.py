@@ -58,26 +58,22 @@ def _with(x: Node, op: str, initial) -> Node:
     return apply(op, x, build.cast(operand(initial, x.dtype), x.dtype))
 
 
-def _total(reduced, ufunc: str, neutral: int):
-    def handler(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
-        return _with(reduced(masked(_in_dtype(a, dtype), where, neutral), axis, keepdims), ufunc, initial)
-
-    return handler
-
-
-handles(np.sum)(_total(plain_sum, "add", 0))
-handles(np.prod)(_total(partial(reduce_op, "prod"), "multiply", 1))
+def _total(
+    reduced, op, neutral, a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True
+):
+    return _with(reduced(masked(_in_dtype(a, dtype), where, neutral), axis, keepdims), op, initial)
 
 
-def _extremum(op: str, ufunc: str, worst):
-    def handler(a, axis=None, out=None, keepdims=False, initial=None, where=True):
-        a = masked(operand(a), where, worst(a.dtype))
-        if not count_of(a, axis):  # the initial value; without one NumPy has raised its error
-            whole = plain_sum(build.zeros(a.shape, a.dtype), axis, keepdims)
-            return build.broadcast(build.cast(operand(initial, a.dtype), a.dtype), whole.shape)
-        return _with(reduce_op(op, a, axis, keepdims), ufunc, initial)
+handles(np.sum)(partial(_total, plain_sum, "add", 0))
+handles(np.prod)(partial(_total, partial(reduce_op, "prod"), "multiply", 1))
 
-    return handler
+
+def _extremum(op: str, ufunc: str, worst, a, axis=None, out=None, keepdims=False, initial=None, where=True):
+    a = masked(operand(a), where, worst(a.dtype))
+    if not count_of(a, axis):  # the initial value; without one NumPy has raised its error
+        whole = plain_sum(build.zeros(a.shape, a.dtype), axis, keepdims)
+        return build.broadcast(build.cast(operand(initial, a.dtype), a.dtype), whole.shape)
+    return _with(reduce_op(op, a, axis, keepdims), ufunc, initial)
 
 
 def lowest(dtype: Any) -> float:
@@ -88,37 +84,31 @@ def highest(dtype: Any) -> float:
     return np.inf if dtype.kind in "fc" else True if dtype.kind == "b" else int(np.iinfo(dtype).max)
 
 
-max_ = handles(np.max, np.amax)(_extremum("max", "maximum", lowest))
-min_ = handles(np.min, np.amin)(_extremum("min", "minimum", highest))
+max_ = handles(np.max, np.amax)(partial(_extremum, "max", "maximum", lowest))
+min_ = handles(np.min, np.amin)(partial(_extremum, "min", "minimum", highest))
 
 
-def _truth(op: str, neutral: bool):
-    def handler(a, axis=None, out=None, keepdims=False, *, where=True):
-        a = _in_dtype(a, None if where is True else bool)
-        return reduce_op(op, masked(a, where, neutral), axis, keepdims)
-
-    return handler
+def _truth(op: str, neutral: bool, a, axis=None, out=None, keepdims=False, *, where=True):
+    a = _in_dtype(a, None if where is True else bool)
+    return reduce_op(op, masked(a, where, neutral), axis, keepdims)
 
 
-handles(np.any)(_truth("any", False))
-handles(np.all)(_truth("all", True))
+handles(np.any)(partial(_truth, "any", False))
+handles(np.all)(partial(_truth, "all", True))
 
 
-def _position(op: str):
-    def handler(a, axis=None, out=None, *, keepdims=False):
-        a = operand(a)
-        if axis is None or a.ndim == 0:
-            position = apply(op, build.reshape(a, (a.size,)), axis=0)
-            return build.reshape(position, (1,) * a.ndim) if keepdims else position
-        axis = axis_of(axis, a.ndim)
-        position = apply(op, a, axis=axis)
-        return expand_dims(position, axis) if keepdims else position
-
-    return handler
+def _position(op: str, a, axis=None, out=None, *, keepdims=False):
+    a = operand(a)
+    if axis is None or a.ndim == 0:
+        position = apply(op, build.reshape(a, (a.size,)), axis=0)
+        return build.reshape(position, (1,) * a.ndim) if keepdims else position
+    axis = axis_of(axis, a.ndim)
+    position = apply(op, a, axis=axis)
+    return expand_dims(position, axis) if keepdims else position
 
 
-handles(np.argmax)(_position("argmax"))
-handles(np.argmin)(_position("argmin"))
+handles(np.argmax)(partial(_position, "argmax"))
+handles(np.argmin)(partial(_position, "argmin"))
 
 
 # means and spread
@@ -231,17 +221,14 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False) -> No
 
 
 # running
-def _running(op: str):
-    def handler(a, axis=None, dtype=None, out=None):
-        a, axis = along(_in_dtype(a, dtype), axis)
-        more = {"reverse": False} if op == "cumsum" else {}
-        return apply(op, a, axis=axis, **more)
-
-    return handler
+def _running(op: str, a, axis=None, dtype=None, out=None):
+    a, axis = along(_in_dtype(a, dtype), axis)
+    more = {"reverse": False} if op == "cumsum" else {}
+    return apply(op, a, axis=axis, **more)
 
 
-handles(np.cumsum)(_running("cumsum"))
-handles(np.cumprod)(_running("cumprod"))
+handles(np.cumsum)(partial(_running, "cumsum"))
+handles(np.cumprod)(partial(_running, "cumprod"))
 
 
 # sorting and order statistics
@@ -392,40 +379,35 @@ def _nanmean(a, *args, where=True, **options) -> Node:
     return mean(_zero_for_nan(a), *args, where=_and(where, a), **options)
 
 
-def _nan_spread(function):
+def _nan_spread(
+    function, a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, **options
+):
     """Spread of the elements that are not nan; nan where there are no more than ddof, unlike without nan."""
-
-    def handler(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, **options):
-        a = operand(a)
-        there = _and(where, a)
-        spread = function(_zero_for_nan(a), axis, dtype, None, ddof, keepdims, where=there, **options)
-        free = options.get("correction", ddof)
-        if a.dtype.kind not in "fc" or free <= 1:  # else 0 / 0
-            return spread
-        enough = apply("greater", counted(a, axis, keepdims, there), free)
-        return build.where(enough, spread, np.nan)
-
-    return handler
+    a = operand(a)
+    there = _and(where, a)
+    spread = function(_zero_for_nan(a), axis, dtype, None, ddof, keepdims, where=there, **options)
+    free = options.get("correction", ddof)
+    if a.dtype.kind not in "fc" or free <= 1:  # else 0 / 0
+        return spread
+    enough = apply("greater", counted(a, axis, keepdims, there), free)
+    return build.where(enough, spread, np.nan)
 
 
-handles(np.nanvar)(_nan_spread(var))
-handles(np.nanstd)(_nan_spread(std))
+handles(np.nanvar)(partial(_nan_spread, var))
+handles(np.nanstd)(partial(_nan_spread, std))
 
 
-def _nan_extremum(extremum, worst):
-    def handler(a, axis=None, out=None, keepdims=False, initial=None, where=True):
-        a = operand(a)
-        best = extremum(_zero_for_nan(a, worst(a.dtype)), axis, None, keepdims, initial, where)
-        if a.dtype.kind not in "fc" or initial is not None:
-            return best
-        some = reduce_op("any", _and(where, a), axis, keepdims)
-        return build.where(some, best, np.nan)
-
-    return handler
+def _nan_extremum(extremum, worst, a, axis=None, out=None, keepdims=False, initial=None, where=True):
+    a = operand(a)
+    best = extremum(_zero_for_nan(a, worst(a.dtype)), axis, None, keepdims, initial, where)
+    if a.dtype.kind not in "fc" or initial is not None:
+        return best
+    some = reduce_op("any", _and(where, a), axis, keepdims)
+    return build.where(some, best, np.nan)
 
 
-handles(np.nanmax)(_nan_extremum(max_, lowest))
-handles(np.nanmin)(_nan_extremum(min_, highest))
+handles(np.nanmax)(partial(_nan_extremum, max_, lowest))
+handles(np.nanmin)(partial(_nan_extremum, min_, highest))
 
 
 quiet(np.sum, np.prod, np.max, np.min, np.mean)
