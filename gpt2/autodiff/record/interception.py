@@ -96,9 +96,6 @@ class Intercepted:
     def __repr__(self):
         return repr(self.function)
 
-    def __str__(self):
-        return str(self.function)
-
     def __eq__(self, other):
         return plain(other) == self.function
 

@@ -37,15 +37,8 @@ def where_node(condition: Operand, x: Operand, y: Operand) -> Node:
 @raw(np.choose)
 def choose(a: RecordedLike, choices: Any, out: Recorded | None = None, mode: str = "raise") -> Recorded:
     index = a.astype(np.intp) if type(a) is Recorded else np.asarray(a, np.intp)
-    choices = np.stack(np.broadcast_arrays(*choices)) if isinstance(choices, (list, tuple)) else choices
-    index = _in_range(index, choices.shape[0], mode)
-    shape = np.broadcast_shapes(index.shape, choices.shape[1:])
-    ones = (1,) * (len(shape) - choices.ndim + 1)
-    choices = np.reshape(choices, (choices.shape[0], *ones, *choices.shape[1:]))
-    result = np.take_along_axis(
-        np.broadcast_to(choices, (choices.shape[0], *shape)), np.broadcast_to(index, shape)[None], 0
-    )[0]
-    return _stored(result, out, "np.choose")
+    index, *choices = np.broadcast_arrays(_in_range(index, len(choices), mode), *choices)
+    return _stored(np.take_along_axis(np.stack(choices), index[None], 0)[0], out, "np.choose")
 
 
 def _stored(result: Recorded, out: Recorded | None, name: str) -> Recorded:
