@@ -64,9 +64,9 @@ def hide_frames(error: Exception) -> None:
     users = [t for t in every if not _is_own(t)]
     if isinstance(error, AutodiffError):
         replaced = error.__cause__ or error.__context__
-        if replaced is not None and _is_of_compiler(replaced):
-            if not users:
-                users = [t for t in _walked(replaced.__traceback__) if not _is_own(t)]
+        trail = [] if replaced is None else [*_walked(replaced.__traceback__)]
+        if replaced is not None and (not trail or _is_own(trail[-1])):  # raised in the compiler, or in its C
+            users = users or [t for t in trail if not _is_own(t)]
             error.__cause__, error.__suppress_context__ = None, True
         at = error.loc and (error.loc[0], error.loc[1])
         if at and at not in [(t.tb_frame.f_code.co_filename, t.tb_lineno) for t in users]:
@@ -95,12 +95,6 @@ def _is_meant(error: Exception, last: TracebackType) -> bool:
     code = last.tb_frame.f_code
     raised = dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
     return id(code) in observers or raised and not isinstance(error, (GraphError, AssertionError))
-
-
-def _is_of_compiler(error: BaseException) -> bool:
-    """Whether an error was raised in the compiler's code, or in C that it called."""
-    *_, last = [None, *_walked(error.__traceback__)]
-    return last is None or _is_own(last)
 
 
 def _entry_at(file: str, line: int, function: str) -> Any:

@@ -204,8 +204,12 @@ def _read(result: Reads, code: CodeType, instructions, i: int) -> None:
     op, name = instructions[i].opname, instructions[i].argval
     if op in _GLOBAL:
         result.globals.setdefault(name, set()).add(_use(instructions, i))
-        if name in BY_NAME:
-            _by_name(result, instructions, i)
+        if name in BY_NAME:  # getattr(x, "rate"), with or without a default: the name counts as read
+            text = _second_argument(instructions, i)
+            if text is None or text.opname != "LOAD_CONST" or type(text.argval) is not str:
+                result.fail(f"it calls {name}() with a name that is not a constant")
+            else:
+                result.read_attribute(text.argval)
     elif op in _FREE and name in code.co_freevars:
         result.free.setdefault(name, set()).add(_use(instructions, i))
     elif op == "IMPORT_NAME":
@@ -293,15 +297,6 @@ def _use(instructions, i: int) -> Use:
 def is_loaded_to_call(ins: dis.Instruction) -> bool:
     """Whether the instruction pushes a second value, because what it loads is called."""
     return ins.opname == "LOAD_GLOBAL" and ins.arg & 1 or ins.opname == "LOAD_ATTR" and _CALLED in ins.argrepr
-
-
-def _by_name(result: Reads, instructions, i: int) -> None:
-    """getattr(x, "rate"), with or without a default: the name counts as read."""
-    name = _second_argument(instructions, i)
-    if name is None or name.opname != "LOAD_CONST" or type(name.argval) is not str:
-        result.fail(f"it calls {instructions[i].argval}() with a name that is not a constant")
-    else:
-        result.read_attribute(name.argval)
 
 
 _LEAVE = ("LOAD_", "PUSH_NULL", "PRECALL", "EXTENDED_ARG")  # what is on the stack

@@ -101,17 +101,17 @@ def stand_in(value: Any) -> Any:
     """What clones use in place of a value of NumPy's."""
     value = plain(value)
     pair = _stand_ins.get(id(value))
-    if pair is None:
-        pair = _stand_ins[id(value)] = value, _replacement(value)
-    return pair[1]
-
-
-def _replacement(value: Any) -> Any:
-    if isinstance(value, ModuleType):
-        return _Module(value) if value.__name__.partition(".")[0] == "numpy" else value
-    if type(value) is FunctionType and source_lines.is_of_numpy(value.__code__.co_filename):
-        return cloned(value)
-    return INTERCEPTED[id(value)].call_always if id(value) in INTERCEPTED else value
+    if pair is not None:
+        return pair[1]
+    new = value
+    if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "numpy":
+        new = _Module(value)
+    elif type(value) is FunctionType and source_lines.is_of_numpy(value.__code__.co_filename):
+        new = cloned(value)
+    elif id(value) in INTERCEPTED:
+        new = INTERCEPTED[id(value)].call_always
+    _stand_ins[id(value)] = value, new
+    return new
 
 
 def cloned(function: FunctionType) -> FunctionType:

@@ -42,7 +42,12 @@ def promoted(x: Local) -> Recorded | None:
     if old.flags.writeable and old.dtype.kind in "fc":
         old.fill(np.nan)
     for v, value in zip(arrays, values):
-        _become(v, value)
+        v._plain = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some releases of NumPy want no dtype set
+            np.ndarray.dtype.__set__(v, np.dtype([(MARK, f"V{v.itemsize}"), ("", "V0")]))
+        vars(object)["__class__"].__set__(v, Promoted)
+        v.recorded = value
     return x.recorded
 
 
@@ -117,15 +122,6 @@ def _taken(x: Node, places: np.ndarray) -> Node:
             return build.reshape(build.transpose(part, order), places.shape)
     flat = build.reshape(x, (x.size,))
     return table.apply("gather", flat, table.const(places), spec=(("array", 0),))
-
-
-def _become(x: Local, value: Recorded) -> None:
-    x._plain = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some releases of NumPy want no dtype set
-        np.ndarray.dtype.__set__(x, np.dtype([(MARK, f"V{x.itemsize}"), ("", "V0")]))
-    vars(object)["__class__"].__set__(x, Promoted)
-    x.recorded = value
 
 
 # A Promoted has the attributes of its recorded value
