@@ -185,7 +185,9 @@ def reads(code: CodeType) -> Reads:
             own_names.add(name)
         elif op != "LOAD_NAME" or name not in own_names:
             _read(result, code, instructions, i)
-        result.formats |= _formats(instructions, i)
+        if op == "BINARY_OP" and ins.argrepr.startswith("%"):
+            result.formats |= not _is_constant(instructions[i - 1], (int, float))
+        result.formats |= op in _FORMATTING
         result.errstates += op in _GLOBAL | {"LOAD_ATTR"} and name == "errstate"
         if op in _NAMES:
             result.read_attribute(name)
@@ -232,13 +234,6 @@ def _read(result: Reads, code: CodeType, instructions, i: int) -> None:
 # `tuple(... for ...)` has an inline variant, for the case that the name `tuple` is the built-in class
 _SINGLE = (bool, NoneType, EllipsisType, type, BuiltinFunctionType)
 _FORMATTING = {"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"}
-
-
-def _formats(instructions, i: int) -> bool:
-    """Whether instruction i formats a value that is not a constant number."""
-    if instructions[i].opname == "BINARY_OP" and instructions[i].argrepr.startswith("%"):
-        return not _is_constant(instructions[i - 1], (int, float))
-    return instructions[i].opname in _FORMATTING
 
 
 def _is_constant(ins: dis.Instruction, kinds: tuple) -> bool:

@@ -98,7 +98,10 @@ def compared(f: Callable, objects: Iterable) -> set[int]:
             for code in codes:
                 codes += [c for c in code.co_consts if type(c) is types.CodeType]
             all_reads = list(map(reads, codes))
-            tests = tests or any(_tests_identity(code_reads, v.__globals__) for code_reads in all_reads)
+            for r in all_reads:  # may a test be one of a function of NumPy's?
+                tested = [_at_end(v.__globals__.get(p[0]), p[1:]) if p else None for p in r.identity_tests]
+                tests = tests or not (_TESTS.isdisjoint(r.names) and _TESTS.isdisjoint(r.globals))
+                tests = tests or any(x is None or id(x) in INTERCEPTED for x in tested)
             for value, called in _values(v, all_reads):
                 value = plain(value)
                 if id(value) not in INTERCEPTED:
@@ -126,10 +129,3 @@ def _at_end(value: Any, chain: Iterable[str]) -> Any:
     for name in chain:
         value = vars(value).get(name) if isinstance(value, types.ModuleType) else value
     return value
-
-
-def _tests_identity(code_reads: Reads, names: dict) -> bool:
-    """Whether a test may be one of a function of NumPy's."""
-    tested = [_at_end(names.get(path[0]), path[1:]) if path else None for path in code_reads.identity_tests]
-    named = not (_TESTS.isdisjoint(code_reads.names) and _TESTS.isdisjoint(code_reads.globals))
-    return named or any(v is None or id(v) in INTERCEPTED for v in tested)

@@ -83,14 +83,13 @@ class Digits(str):
         return str, (str.__str__(self),)
 
     def __float__(self):
-        self._leave_as(float)
-        return float(str.__str__(self))
+        return self._converted(float)
 
     def __int__(self):
-        self._leave_as(int)
-        return int(str.__str__(self))
+        return self._converted(int)
 
-    def _leave_as(self, kind: type) -> None:
+    def _converted(self, kind: type) -> Any:
         rec = self.run()
         if rec is not None and rec.active:
             kind(rec.texts[self.k])
+        return kind(str.__str__(self))
