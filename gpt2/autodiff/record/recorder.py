@@ -159,12 +159,11 @@ class Recorder:
     def lift(self, outer: Any) -> Node:
         """The input for a value of an enclosing recording."""
         node = outer.node
-        lifted = self.lifted.get(node)
-        if lifted is None:
+        if node not in self.lifted:
             inp = input_node(node.shape, node.dtype, node.name)
             inp.loc = node.loc
-            lifted = self.lifted[node] = (inp, outer.snapshot())
-        return lifted[0]
+            self.lifted[node] = (inp, outer.snapshot())
+        return self.lifted[node][0]
 
     def capture(self, array: np.ndarray) -> Node:
         """The input for an array from outside, with its present content."""

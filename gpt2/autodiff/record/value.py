@@ -98,8 +98,7 @@ class Recorded(Stored, metaclass=RecordedType):
             return self
         chain = chain_between(self.node, node)
         if chain is None:
-            value = value.copy()
-            return Recorded(self._rec, node, value)
+            return Recorded(self._rec, node, value.copy())
         x = Recorded(self._rec, node, value)
         x._root = self.root
         x._chain = shortened(self._chain, chain)
@@ -208,8 +207,7 @@ class Recorded(Stored, metaclass=RecordedType):
 
     # plain numbers
     def __bool__(self):
-        value = bool(self.value)
-        return self._read(value, "bool")
+        return self._read(bool(self.value), "bool")
 
     def __int__(self):
         return self._read(int(self._number()), "int")

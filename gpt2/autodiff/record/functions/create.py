@@ -62,8 +62,7 @@ def _number(x):
 
 def as_recorded(value: RecordedLike) -> Recorded:
     """A plain array as a recorded value of the innermost recording."""
-    rec = current()
-    return Recorded(rec, table.const(np.array(value)), np.array(value))
+    return Recorded(current(), table.const(np.array(value)), np.array(value))
 
 
 for _function in (np.eye, np.identity, np.tri):

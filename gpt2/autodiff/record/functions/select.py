@@ -15,6 +15,7 @@ from ...ops import apply, build, table
 from .. import source_lines
 from ..dispatch import Operand, RecordedLike, handled, handles, operand, operands, raw, refuse
 from ..value import Recorded, copied
+from . import shape as shape_functions
 from .as_written import Written, replaces
 from .reduce import axes_of
 from .shape import axis_of
@@ -103,8 +104,7 @@ def compress(condition, a, axis=None, out=None) -> Recorded:
     condition = np.asarray(condition) if type(condition) is not Recorded else np.asarray(condition != 0)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
-    result = np.take(a, np.flatnonzero(condition), axis)
-    return _stored(result, out, "np.compress")
+    return _stored(np.take(a, np.flatnonzero(condition), axis), out, "np.compress")
 
 
 # functions that read values: the positions are plain integers, and the recorder notes the read
@@ -187,13 +187,9 @@ def _periodic(x: Node, xp: Node, fp: Node, period: float):
     order = apply("argsort", xp, axis=0, kind=None)
     xp, fp = _at(xp, order), _at(fp, order)
     n = xp.shape[0]
-
-    def ends(v):
-        return build.take_slice(v, 0, n - 1, n), build.take_slice(v, 0, 0, 1)
-
-    (last, first), (f_last, f_first) = ends(xp), ends(fp)
-    xp = build.concatenate([last - float(period), xp, first + float(period)], 0)
-    return x, xp, build.concatenate([f_last, fp, f_first], 0)
+    places, shift = [n - 1, *range(n), 0], np.zeros(n + 2)
+    shift[[0, -1]] = -period, period
+    return x, shape_functions.take(xp, places, 0) + table.const(shift), shape_functions.take(fp, places, 0)
 
 
 # values
