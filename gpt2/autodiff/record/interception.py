@@ -121,27 +121,6 @@ def local_stand_in(held: Any, spared: Collection[int] = ()) -> tuple | None:
     return (held, INTERCEPTED[id(held)]) if id(held) in INTERCEPTED and id(held) not in spared else None
 
 
-class Namespace:
-    """A namespace with its own values, and those that replace them while something is recorded."""
-
-    def __init__(self, namespace: dict | OfClass, stand_ins: dict):
-        self.namespace: Any = namespace
-        self.stand_ins = stand_ins
-        self.own = {name: namespace[name] for name in stand_ins}
-
-    def exchange(self, these: dict, those: dict) -> None:
-        """Replace these values by those."""
-        for name, value in those.items():
-            if self.namespace.get(name) is these[name]:
-                self.namespace[name] = value
-
-    def restore(self, spared: Collection[int]) -> None:
-        """Take back the replacement of NumPy's functions with these ids."""
-        for name, v in self.stand_ins.items():
-            if isinstance(v, Intercepted) and id(v.function) in spared and self.namespace.get(name) is v:
-                self.namespace[name] = v.function
-
-
 class OfClass:
     """The namespace of a class, whose methods can be replaced."""
 
@@ -158,7 +137,8 @@ class OfClass:
 
 
 INTERCEPTED: dict[int, Intercepted] = {}  # by the id of NumPy's function
-_names: list[Namespace] = []
+# (namespace, its own values, those that replace them while something is recorded)
+_names: list[tuple[Any, dict, dict]] = []
 _lock = threading.Lock()
 running: set = set()  # recordings in all threads
 _standing_in: bool | None = False  # None: an exception came while names were exchanged
@@ -173,8 +153,7 @@ def intercept(functions: Iterable[Callable]) -> None:
         INTERCEPTED[id(holder)] = _Indexed(holder)
     for module in (np, np.linalg, np.fft, np.emath):
         names = module.__dict__
-        found = {k: INTERCEPTED[id(v)] for k, v in names.items() if id(v) in INTERCEPTED}
-        _names.append(Namespace(names, found))
+        replace(names, **{k: INTERCEPTED[id(v)] for k, v in names.items() if id(v) in INTERCEPTED})
     behind = sys.modules[type(np.r_).__module__].__dict__  # np.r_ and np.c_ say `array` in there
     if behind.get("array") is np.array:
         replace(behind, array=INTERCEPTED[id(np.array)])
@@ -216,7 +195,7 @@ def intercepted_in(module: ModuleType) -> dict:
 
 def replace(namespace: dict | OfClass, **stand_ins: Any) -> None:
     """Replace these names of the namespace while anything is recorded."""
-    _names.append(Namespace(namespace, stand_ins))
+    _names.append((namespace, {name: namespace[name] for name in stand_ins}, stand_ins))
 
 
 def begin(rec: Any, spared: Collection[int] = ()) -> None:
@@ -224,8 +203,10 @@ def begin(rec: Any, spared: Collection[int] = ()) -> None:
     with _lock:
         running.add(rec)
         _exchange_names()
-        for names in _names if spared else ():
-            names.restore(spared)
+        for namespace, _, stand_ins in _names if spared else ():
+            for name, v in stand_ins.items():
+                if isinstance(v, Intercepted) and id(v.function) in spared and namespace.get(name) is v:
+                    namespace[name] = v.function
 
 
 def end(rec: Any) -> None:
@@ -243,8 +224,11 @@ def _exchange_names() -> None:
     if _standing_in is wanted:
         return
     _standing_in = None
-    for names in _names:
-        names.exchange(*(names.own, names.stand_ins) if wanted else (names.stand_ins, names.own))
+    for namespace, own, stand_ins in _names:
+        these, those = (own, stand_ins) if wanted else (stand_ins, own)
+        for name, value in those.items():
+            if namespace.get(name) is these[name]:  # nobody else has replaced it
+                namespace[name] = value
     _standing_in = wanted
 
 

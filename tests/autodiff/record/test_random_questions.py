@@ -25,13 +25,13 @@ def compared_functions(monkeypatch):
 
 def attributes(monkeypatch):
     """A recorded value has its own attributes."""
-    names = next(n for n in interception._names if "hasattr" in n.stand_ins)
-    monkeypatch.setattr(names, "stand_ins", names.own)
+    names = [(n, own, own if "hasattr" in own else others) for n, own, others in interception._names]
+    monkeypatch.setattr(interception, "_names", names)
 
 
 def abstract_classes(monkeypatch):
-    names = next(n for n in interception._names if n.namespace is vars(abc))
-    monkeypatch.setattr(names, "stand_ins", names.own)
+    names = [(n, own, own if n is vars(abc) else others) for n, own, others in interception._names]
+    monkeypatch.setattr(interception, "_names", names)
 
 
 def names_of_types(monkeypatch):

@@ -87,7 +87,7 @@ def unseen_code(monkeypatch):
 
 def computed_names(monkeypatch):
     monkeypatch.setattr(bytecode.reads, "known", CodeMap())
-    monkeypatch.setattr(bytecode, "_by_name", lambda *a: None)
+    monkeypatch.setattr(bytecode, "BY_NAME", frozenset())
 
 
 def opaque_names(monkeypatch):
@@ -135,8 +135,8 @@ def types_as_they_are(monkeypatch):
 
 def unasked(monkeypatch):
     """hasattr and getattr are Python's own while something is recorded."""
-    names = next(n for n in interception._names if "hasattr" in n.stand_ins)
-    monkeypatch.setattr(names, "stand_ins", names.own)
+    names = [(n, own, own if "hasattr" in own else others) for n, own, others in interception._names]
+    monkeypatch.setattr(interception, "_names", names)
 
 
 def equal_types(monkeypatch):
