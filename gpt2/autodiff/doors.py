@@ -1,7 +1,4 @@
-"""Loads packages beside the compiler's core when they are first used.
-
-The core does not import them, and works without them. docs/architecture.md lists both.
-"""
+"""Loads packages beside the compiler's core, which does not import them, when they are first used."""
 
 from __future__ import annotations
 

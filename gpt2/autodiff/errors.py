@@ -196,9 +196,7 @@ _KEEPING = {
 
 
 def number_lost(function: str, loc: tuple | None) -> ConversionError:
-    """The error for a function that loses the derivative, such as math.sin, or a float(x) that does more than
-    decide.
-    """
+    """The error for a function that loses the derivative: math.sin, or float where more is done than decide."""
     if function in _KEEPING:
         return ConversionError(
             f"{function}() takes a plain number out of a recorded value, which may only decide (if, while, "

@@ -2,12 +2,8 @@
 
 from . import functions, ufuncs  # noqa: F401  they enter what answers NumPy's protocols
 from .dispatch import recorded_functions
-from .functions.as_written import intercept_polynomials
-from .functions.piecewise import intercept_vectorize
 from .interception import intercept, intercept_questions
 from .local import promoted  # noqa: F401  it enters what a write does
 
 intercept(recorded_functions())
-intercept_polynomials()
-intercept_vectorize()
 intercept_questions()

@@ -350,9 +350,7 @@ def catches_at(code: CodeType, lasti: int) -> bool:
 
 
 def _leaves_handler(handler: list) -> bool:
-    """Whether these instructions, and all that follow, are a handler that can be left without raising again:
-    `except:`, or a return in `finally`.
-    """
+    """Whether this handler, with all that follows, can be left without raising again: `except:`, a return."""
     first, *rest = handler
     if first.opname != "PUSH_EXC_INFO" or rest[0].opname == "WITH_EXCEPT_START":
         return False

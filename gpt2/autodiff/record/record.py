@@ -113,7 +113,7 @@ def record(
     inputs = [x.node for x in rec.arguments]
     undo = functools.partial(_end, rec, recorder.state())
     with undoing(undo), undoing(undo):
-        recorder.push(rec)
+        recorder.local.stack.append(rec)
         interception.begin(rec, recorder.local.spared or ())
         copies = with_tuples(unflatten(copies_tree, rec.arguments), (tuple(args), kwargs or {}))
         check_type_tests(f, *copies)

@@ -72,7 +72,7 @@ class Capture:
 class Recorder:
     """One run of a function that is being recorded."""
 
-    last = 0  # the largest serial so far
+    last = 0  # the largest serial so far: 0 if nothing has been recorded in this process
 
     def __init__(self, name: str, dry: bool = False):
         self.name = name
@@ -321,10 +321,6 @@ def escaped(x: Any) -> EscapedError:
     )
 
 
-def push(rec: Recorder) -> None:
-    local.stack.append(rec)
-
-
 def state() -> tuple:
     """The state of this thread that a recording changes, for `restore`."""
     return len(local.stack), local.building, local.plain
@@ -333,11 +329,6 @@ def state() -> tuple:
 def restore(state: tuple) -> None:
     del local.stack[state[0] :]
     local.building, local.plain = state[1:]
-
-
-def recorded_so_far() -> bool:
-    """Whether anything has been recorded in this process."""
-    return Recorder.last > 0
 
 
 def current() -> Recorder | None:

@@ -1,9 +1,7 @@
 """Tests of type and identity: `type(x) is float`, `how is np.sum`.
 
-`type(x) is float` is refused where x is a recorded value: its type is Recorded.
-
-The test is found in the bytecode, and x among the arguments of the call. isinstance(x, float) and
-x.__class__ answer for the value itself.
+`type(x) is float` is refused where x is a recorded value: its type is Recorded. The test is found in the
+bytecode, and x among the arguments of the call. isinstance(x, float) and x.__class__ answer for the value.
 
 While something is recorded, names in NumPy's modules refer to other objects (interception.py), which are
 equal to the functions and not the same. So a function that tests identity gets NumPy's own ones where it

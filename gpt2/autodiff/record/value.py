@@ -188,7 +188,7 @@ class Recorded(Stored, metaclass=RecordedType):
             value = unwrapped(value)
         if view is None:
             key = _static_slices(unwrapped(key))
-            view = None if _has_recorded(key) else _place(self, key)
+            view = None if recorded_in(key) else _place(self, key)
         if type(value) not in SCALARS and (view is None or not view.shape) and np.ndim(plain_key(value)):
             check_element(self.value, plain_key(key), plain_key(value))
         if view is None:
@@ -492,7 +492,7 @@ def as_node(rec: Recorder, x: Any, dtype: np.dtype | None = None) -> Node:
     if isinstance(x, np.ndarray):
         return rec.capture(x)
     if isinstance(x, (list, tuple)):
-        if _has_recorded(x):
+        if recorded_in(x):
             return node_in(rec, _function(np.array, x))
         if _has_node(x):  # along a new first axis, as np.array makes it
             parts = [as_node(rec, v, dtype) for v in x]
@@ -508,17 +508,11 @@ def _has_node(x) -> bool:
     return isinstance(x, Node) or type(x) in (tuple, list) and any(map(_has_node, x))
 
 
-def _has_recorded(key) -> bool:
-    if type(key) in (tuple, list):
-        return any(map(_has_recorded, key))
-    return type(key) is Recorded
-
-
 def in_array(value: Any) -> Any:
     """A list as an array, recorded if there is a recorded number in it; anything else as it is."""
     if not isinstance(value, (list, tuple)):
         return value
-    return _function(np.array, value) if _has_recorded(value) else np.asarray(value)
+    return _function(np.array, value) if recorded_in(value) else np.asarray(value)
 
 
 def recorded_in(key: Any) -> list[Recorded]:
@@ -568,7 +562,7 @@ def index_arrays(rec: Recorder, k: Any) -> list[Node]:
 def _item(self: Recorded, key: Any) -> Recorded:
     if type(key) is int and type(self._value) is np.ndarray and self.shape and self.dtype.kind != "V":
         return _row(self, key)
-    rec = innermost(recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
+    rec = innermost([*recorded_in(key), self])
     value = self.value
     if not isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(f"'{type(value).__name__}' object is not subscriptable")

@@ -13,19 +13,18 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from ...errors import located
-from ...graph import Node
 from .. import source_lines
 from ..dispatch import call_function, full_name, raw
 from ..interception import INTERCEPTED, plain, replace
 from ..recorder import current, local
-from ..value import Recorded, value_of
+from ..value import Recorded, recorded_in, value_of
 
 
 def as_written(*functions: Callable) -> None:
@@ -52,18 +51,10 @@ class Written:
             raise located(error, full_name(self.function), site.loc) from error
         finally:
             local.as_written = None
-        for node in _nodes_of(result):
+        for node in [r.node for r in recorded_in(tuple(result) if isinstance(result, tuple) else result)]:
             if node.name is None and node.loc is site.loc and node.op not in ("const", "input"):
                 node.name = site.name
         return result
-
-
-def _nodes_of(result: Any) -> Iterator[Node]:
-    if type(result) is Recorded:
-        yield result.node
-    elif isinstance(result, (tuple, list)):
-        for part in result:
-            yield from _nodes_of(part)
 
 
 # replacements of NumPy's names
@@ -221,11 +212,11 @@ def _median_nancheck(data: Recorded, result: Recorded, axis: int) -> Recorded:
     return result if result.ndim else result[()]
 
 
-def intercept_polynomials() -> None:
-    """Make np.polynomial, which has no protocol, use the functions of clones."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("numpy.polynomial.") and vars(module).get("np") is np:
-            replace(vars(module), np=stand_in(np))
+for _name, _polynomials in list(
+    sys.modules.items()
+):  # they have no protocol, and use the functions of clones
+    if _name.startswith("numpy.polynomial.") and vars(_polynomials).get("np") is np:
+        replace(vars(_polynomials), np=stand_in(np))
 
 
 Recorded.clip = cloned(np._core._methods._clip)  # type: ignore[attr-defined]  # which np.clip calls

@@ -25,21 +25,15 @@ def _constant(value: int, function: Callable, *args: Any, **kwargs: Any) -> Node
     return build.full(array.shape, value, array.dtype)
 
 
-handles(np.zeros_like, np.empty_like)(functools.partial(_constant, 0, np.empty_like))
+handles(np.zeros_like)(functools.partial(_constant, 0, np.empty_like))
 handles(np.ones_like)(functools.partial(_constant, 1, np.empty_like))
-handles(np.zeros, np.empty)(functools.partial(_constant, 0, np.empty))
+handles(np.zeros)(functools.partial(_constant, 0, np.empty))
 handles(np.ones)(functools.partial(_constant, 1, np.empty))
 
 
-@raw(np.empty_like)
-def empty_like(prototype: RecordedLike, *args: Any, **kwargs: Any) -> Recorded:
-    """Zeros: uninitialised memory would differ from run to run."""
-    return call_function(np.zeros_like, (prototype, *args), kwargs)
-
-
-@raw(np.empty)
-def empty(*args: Any, **kwargs: Any) -> Recorded:
-    return call_function(np.zeros, args, kwargs)
+# Zeros for these: uninitialised memory would differ from run to run
+raw(np.empty)(lambda *args, **kwargs: call_function(np.zeros, args, kwargs))
+raw(np.empty_like)(lambda *args, **kwargs: call_function(np.zeros_like, args, kwargs))
 
 
 @handles(np.full)

@@ -144,6 +144,4 @@ def _joined(numbers: Sequence, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
     return adopted(np.array(numbers, dtype).reshape(shape))
 
 
-def intercept_vectorize() -> None:
-    """Have np.vectorize loop over recorded numbers while something is recorded."""
-    replace(OfClass(np.vectorize), _vectorize_call=_vectorize_call)
+replace(OfClass(np.vectorize), _vectorize_call=_vectorize_call)
