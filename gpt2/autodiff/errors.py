@@ -196,7 +196,7 @@ _KEEPING = {
 
 
 def number_lost(function: str, loc: tuple | None) -> ConversionError:
-    """The error for a function that loses the derivative: math.sin, or float where more is done than decide."""
+    """The error for a function that loses the derivative: math.sin, or float if it does more than decide."""
     if function in _KEEPING:
         return ConversionError(
             f"{function}() takes a plain number out of a recorded value, which may only decide (if, while, "
