@@ -212,11 +212,9 @@ def _median_nancheck(data: Recorded, result: Recorded, axis: int) -> Recorded:
     return result if result.ndim else result[()]
 
 
-for _name, _polynomials in list(
-    sys.modules.items()
-):  # they have no protocol, and use the functions of clones
-    if _name.startswith("numpy.polynomial.") and vars(_polynomials).get("np") is np:
-        replace(vars(_polynomials), np=stand_in(np))
+for _name, _module in list(sys.modules.items()):  # without a protocol: they use the functions of clones
+    if _name.startswith("numpy.polynomial.") and vars(_module).get("np") is np:
+        replace(vars(_module), np=stand_in(np))
 
 
 Recorded.clip = cloned(np._core._methods._clip)  # type: ignore[attr-defined]  # which np.clip calls
