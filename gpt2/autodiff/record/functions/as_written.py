@@ -212,11 +212,6 @@ def _median_nancheck(data: Recorded, result: Recorded, axis: int) -> Recorded:
     return result if result.ndim else result[()]
 
 
-for _name, _module in list(sys.modules.items()):  # without a protocol: they use the functions of clones
-    if _name.startswith("numpy.polynomial.") and vars(_module).get("np") is np:
-        replace(vars(_module), np=stand_in(np))
-
-
 Recorded.clip = cloned(np._core._methods._clip)  # type: ignore[attr-defined]  # which np.clip calls
 
 # Not among them: C code; functions whose code looks at values though the result does not depend on them, so
@@ -244,3 +239,6 @@ _NAMES = {
 for _module, _names in _NAMES.items():
     as_written(*(getattr(_module, name) for name in _names.split() if hasattr(_module, name)))
 as_written(*(f for f in vars(np.polynomial.polynomial).values() if hasattr(f, "_implementation")))
+for _name, _module in list(sys.modules.items()):  # without a protocol: they use the functions of clones
+    if _name.startswith("numpy.polynomial.") and vars(_module).get("np") is np:
+        replace(vars(_module), np=stand_in(np))
