@@ -172,7 +172,7 @@ def _own(fun: Any) -> Primitive:
     if _takes_rule(of_numpy):
         if (rule := TABLE.get(of_numpy, NO_ENTRY).rule) is not None:
             return rule.primitive  # type: ignore[attr-defined]
-        if recorder.recorded_so_far():
+        if recorder.Recorder.last:
             raise TypeError(
                 f"{of_numpy.__name__} has a rule here, and derivatives were taken with it already: rules of "
                 "NumPy's functions are set before the first derivative; or make a new name: "
