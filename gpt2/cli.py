@@ -21,7 +21,7 @@ from gpt2.output import painted
 PAGE = 80  # characters: --help and messages are no wider, however wide the terminal is
 WIDE = 180  # the width assumed for a pipe or a file
 NARROW = 40  # the least width of a column of source
-WHOLE_WORDS = {"break_on_hyphens": False, "break_long_words": False}  # for textwrap
+WHOLE_WORDS: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}  # for textwrap
 
 # A flag, and its names in other programs, accepted if a command has no flag of that name
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
