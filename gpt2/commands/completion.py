@@ -48,7 +48,7 @@ def script(shell: str) -> str:
             known = next((NAMES[flag] for flag in action.option_strings if flag in NAMES), None)
             action.choices = action.choices or names or (known if action.nargs != 0 else None)
             if action.nargs != 0 and not action.choices:
-                action.complete = shtab.FILE
+                vars(action)["complete"] = shtab.FILE
         each.add_parser(name, help=about, parents=[command], add_help=False)
     # Also for names that may be a path: bash completes file names if nothing else fits
     return shtab.complete(whole, shell).replace(

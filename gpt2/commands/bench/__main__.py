@@ -68,8 +68,8 @@ bench.step` in a checkout of the project."""
 def parser() -> cli.Parser:
     command = cli.Parser("bench", ABOUT, EXAMPLES)
     add = command.add_argument
-    sizes = dict(default="shakespeare-char-cpu", choices=list(PRESETS), help=", ".join(PRESETS))
-    add("--size", metavar="NAME", **sizes)
+    size, about = "shakespeare-char-cpu", ", ".join(PRESETS)
+    add("--size", default=size, choices=list(PRESETS), metavar="NAME", help=about)
     about = "as --backward of train (default: manual auto whole)"
     add("--backward", nargs="+", default=["manual", "auto", "whole"], metavar="KIND", help=about)
     add("--batch-size", type=int, default=4, metavar="B", help="sequences in a batch (default: %(default)s)")
