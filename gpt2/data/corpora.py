@@ -62,9 +62,8 @@ def prepare(
     """
     if isinstance(tokenizer, str | Path) and not tokenizers.is_name(tokenizer) and os.path.exists(tokenizer):
         tokenizer = huggingface.alone(tokenizer)
-    given = isinstance(tokenizer, tokenizers.Tokenizer)
-    if not given:
-        tokenizers.check_name(tokenizer)
+    if not isinstance(tokenizer, tokenizers.Tokenizer):
+        tokenizer = tokenizers.check_name(tokenizer)
     if (found := shards.find(str(corpus), val_data, tokenizer)) is not None:
         return found
     notes: list[str] = []
@@ -79,7 +78,9 @@ def prepare(
     if folder is None:
         files.sweep_below(cache_folder() / "tokens")  # large, and perhaps of a text that is not used again
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
-        used = f"{tokenizer.name}{_digest(tokenizer)[:8]}" if given else str(tokenizer)
+        used = str(tokenizer)
+        if isinstance(tokenizer, tokenizers.Tokenizer):
+            used = f"{tokenizer.name}{_digest(tokenizer)[:8]}"
         # cut, as names of files have at most 255 bytes; the digest tells texts apart
         folder = cache_folder() / "tokens" / f"{stem[:40]}-{used.replace(':', '')}-{job.digest[:16]}"
         hint = "; set GPT2_CACHE_DIR to a folder that can be written"

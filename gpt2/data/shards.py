@@ -87,13 +87,13 @@ def find(data: str, val_data: str, tokenizer: str | Tokenizer) -> Prepared | Non
     else:
         val = [folder / "val.bin"] if in_folder else _validation_of(train)
     read_tokens(train, raw), read_tokens(val, raw)
-    given, own = isinstance(tokenizer, Tokenizer), words.name if words else "gpt2"
-    if not given and tokenizer not in ("auto", own):
+    own = words.name if words else "gpt2"
+    if not isinstance(tokenizer, Tokenizer) and tokenizer not in ("auto", own):
         raise UserError(f"--tokenizer {tokenizer}: {train[0]} is already encoded, with {own}")
     train, val = (paths[0] if len(paths) == 1 else paths for paths in (train, val))
     options = {"val_data": val_data and sources.absolute(val_data), "template": ""}
     name = str(folder.resolve()) if in_folder else sources.absolute(data)
-    words = tokenizer if given else words or tokenizers.gpt2()
+    words = tokenizer if isinstance(tokenizer, Tokenizer) else words or tokenizers.gpt2()
     return Prepared(name, train, val, words, elsewhere=True, raw=raw, options=options)
 
 

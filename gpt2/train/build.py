@@ -182,7 +182,7 @@ def start_team(
     elif s.parallel == "shares":
         workers = auto.candidates(s.batch_size, get_threads())[-1]
     elif s.parallel == "processes":
-        engine = {"threads": s.threads, "timeout": s.worker_timeout, "options": model_options(s)}
+        engine: Any = {"threads": s.threads, "timeout": s.worker_timeout, "options": model_options(s)}
         workers, times = auto.choose(model.config, s.batch_size, s.block_size, **engine)
         notes.append(auto.as_text(times, workers, s.threads))
     while True:

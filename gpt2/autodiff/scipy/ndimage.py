@@ -69,7 +69,8 @@ def _correlated(name: str, x: Any, weights: Any, axis: int, mode: str, cval: flo
     x = np.moveaxis(x, axis, 0)
     margins = [(before, size - 1 - before)] + [(0, 0)] * (np.ndim(x) - 1)
     padding = PADDING[_known(name, mode)]
-    wide = np.pad(x, margins, padding, **({"constant_values": cval} if padding == "constant" else {}))
+    options: Any = {"constant_values": cval} if padding == "constant" else {}
+    wide = np.pad(x, margins, padding, **options)
     total = weights[0] * wide[:n]
     for k in range(1, size):
         total = total + weights[k] * wide[k : k + n]

@@ -53,7 +53,7 @@ def tensorsolve(a: Operand, b: Operand, axes: Sequence[int] | None = None) -> No
 @raw(np.linalg.lstsq)
 def lstsq(a: RecordedLike, b: RecordedLike, rcond: RecordedLike | None = None) -> tuple:
     """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
-    x, residuals, rank, values = np.linalg.lstsq(value_of(a), value_of(b), rcond)  # type: ignore[arg-type]
+    x, residuals, rank, values = np.linalg.lstsq(value_of(a), value_of(b), rcond)  # type: ignore[call-overload]
     numbers = (x, residuals, values)
     x, residuals, values = handled(_lstsq, (a, b, rcond, numbers), {}, _lstsq_nodes)
     return x, residuals, rank, values

@@ -285,7 +285,7 @@ def _quantile(
         # Every method gives a position between two neighbours; the quantile of 0, 1, 2, ... is that position
         at = q.ravel() * (n - 1)
         if method != "linear":
-            at = np.quantile(np.arange(float(n)), q.ravel(), method=method)
+            at = np.quantile(np.arange(float(n)), q.ravel(), method=method)  # type: ignore[call-overload]
         low = np.floor(at).astype(np.intp)
         below, above = take(x, low, last), take(x, np.minimum(low + 1, n - 1), last)
         weight = table.const((at - low).astype(dtype))

@@ -109,7 +109,7 @@ def compress(condition, a, axis=None, out=None) -> Recorded:
 
 # functions that read values: the positions are plain integers, and the recorder notes the read
 @raw(np.nonzero)
-def nonzero(a: RecordedLike) -> tuple[np.ndarray, ...]:
+def nonzero(a: Recorded) -> tuple[np.ndarray, ...]:
     return np.nonzero(np.asarray(a if a.dtype.kind == "b" else a != 0))
 
 
