@@ -174,7 +174,8 @@ class GPT2:
         """For notebooks: a table of the layers with their tensors, shapes and sizes."""
         import html
 
-        d, rows, seen = self.description, [], set()
+        d, rows = self.description, []
+        seen: set[str] = set()
         for place, call in d.calls.items():
             layer = d.block.name if place == "block" else call.layer
             tensors = [name for name in call.tensors if name is not None]

@@ -33,7 +33,7 @@ def _within(index: Any, n: int, mode: str) -> Any:
     return np.clip(index, 0, n - 1)
 
 
-PADDING = {  # np.pad's modes
+PADDING: dict[str, Any] = {  # np.pad's modes
     "reflect": "symmetric",
     "grid-mirror": "symmetric",
     "constant": "constant",
