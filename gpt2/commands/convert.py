@@ -58,8 +58,6 @@ def convert(
     return [*paths, path]
 
 
-# ---- The model card --------------------------------------------------------------------------------------
-
 CARD = "README.md"  # where the hub looks for it
 MARK = "<!-- written by gpt2 -->"  # a card that may be replaced
 LOAD = {
@@ -134,9 +132,6 @@ def _training(weights):
     ]
 
 
-# ---- Debug states ----------------------------------------------------------------------------------------
-
-
 def state_of(model: GPT2, inputs: np.ndarray, targets: np.ndarray) -> llmc.State:
     """The llmc.State of this model on a batch: logits, loss and gradients."""
     logits = model.forward(inputs)
@@ -204,9 +199,6 @@ def write_state(source: str, path: str | Path, data: str | Path, B: int = 4, T: 
     except ValueError as error:
         raise UserError(f"{data} does not fit {source}: {error}") from None
     llmc.write_state(path, state, model.config)
-
-
-# ---- The command -----------------------------------------------------------------------------------------
 
 
 EXAMPLES = (

@@ -121,9 +121,6 @@ def _rows_at_once(model):
     return max(1, LOGITS_AT_ONCE // (model.config.block_size * model.config.vocab_size))
 
 
-# ---- The command -----------------------------------------------------------------------------------------
-
-
 def read_data(path: str | Path, tokenizer: Tokenizer, template: str = "") -> np.ndarray | Examples:
     """The tokens of a corpus, of texts in files, or of token files (X.bin); Examples of conversations."""
     if str(path).endswith(".bin"):

@@ -40,9 +40,6 @@ LATEST = {  # metric -> its latest value as text
 }
 
 
-# ---- Pictures --------------------------------------------------------------------------------------------
-
-
 def figure(runs: Sequence[Metrics]) -> Any:
     """A matplotlib Figure with the four panels, one hue per run."""
     try:
@@ -103,9 +100,6 @@ def save(runs: Sequence[Metrics], paths: Iterable[Path]) -> None:
                 picture.savefig(path, dpi=120)
             if path.suffix == ".svg":
                 path.write_text(adaptive(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-# ---- The terminal ----------------------------------------------------------------------------------------
 
 
 def chart(steps: np.ndarray, numbers: np.ndarray, width: int, height: int, marks: Sequence = ()) -> list[str]:
@@ -176,9 +170,6 @@ def live(folders: Sequence[str], every: float, out: TextIO | None = None) -> Non
         time.sleep(every)
 
 
-# ---- TensorBoard -----------------------------------------------------------------------------------------
-
-
 def tensorboard(runs: Sequence[Metrics], folder: str | Path) -> list[Path]:
     """Write every number of the runs as TensorBoard events, a folder a run; returns the folders.
 
@@ -208,9 +199,6 @@ def tensorboard(runs: Sequence[Metrics], folder: str | Path) -> list[Path]:
         writer.close()
         written.append(target)
     return written
-
-
-# ---- The command -----------------------------------------------------------------------------------------
 
 
 EXAMPLES = (

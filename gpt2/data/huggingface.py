@@ -144,9 +144,6 @@ def _built(model, changes, cuts, content, decoder):
             "pre_tokenizer": cuts, "post_processor": after, "decoder": decoder, "model": model}  # fmt: skip
 
 
-# ---- Special tokens --------------------------------------------------------------------------------------
-
-
 def _special_tokens(folder, settings, content, name):
     """The settings with the roles of all files, and the added tokens by id."""
     settings = {**DEFAULTS.get(name, {}), **settings}
@@ -227,9 +224,6 @@ def _add_template(fields, settings, roles, name):
         "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in {first, last} - {None}},
     }
-
-
-# ---- Files -----------------------------------------------------------------------------------------------
 
 
 def json_object(path: Path) -> dict[str, Any]:

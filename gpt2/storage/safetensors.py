@@ -113,8 +113,6 @@ def parse(text: str | bytes, part: str) -> Any:
         raise ValueError(f"its {part} is not JSON") from None
 
 
-# ---- Checkpoints -----------------------------------------------------------------------------------------
-
 FORMAT = "gpt2-numpy checkpoint 1"
 
 

@@ -262,9 +262,6 @@ def _config(config, end_of_text):
     }
 
 
-# ---- Files of tensors ------------------------------------------------------------------------------------
-
-
 # Not a part of one, such as model.fp16-00001-of-00005.safetensors
 VARIANT = re.compile(r"model\.((?!.*-of-)[\w-]+)\.safetensors|model\.safetensors\.index\.([\w-]+)\.json")
 
@@ -371,9 +368,6 @@ def tensor_parts(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     yield header_bytes({"format": "pt"}, {name: ("F32", array.shape) for name, array in tensors.items()})
     for array in tensors.values():
         yield np.ascontiguousarray(array, "<f4").tobytes()
-
-
-# ---- Tokenizers ------------------------------------------------------------------------------------------
 
 
 def tokenizer_contents(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:

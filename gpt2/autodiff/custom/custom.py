@@ -124,9 +124,6 @@ def callback(f: Callable, like: Any, *args: Any) -> Any:
     return unflatten(tree, results)
 
 
-# --- custom rules ---------------------------------------------------------------------------------------
-
-
 class _Custom:
     """Base class: calls the function itself, and in a recording a `call` node with the rule."""
 

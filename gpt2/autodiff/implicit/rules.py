@@ -30,9 +30,6 @@ from .solvers import gmres
 DENSE = 256  # unknowns: up to so many the Jacobian is a matrix, else a function that multiplies
 
 
-# --- linear systems -------------------------------------------------------------------------------------
-
-
 class LinearSolve(CustomJVP):
     """The rule of a call that solves A x = b.
 
@@ -121,9 +118,6 @@ class SolverCall:
         """(first, *consts) -> x."""
         inputs = inputs_like(self.graphs[0].inputs)
         return host_graph(self, inputs, inputs[:1])
-
-
-# --- roots ----------------------------------------------------------------------------------------------
 
 
 class Root(CustomJVP):

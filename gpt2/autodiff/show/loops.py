@@ -195,9 +195,6 @@ def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop
     return order, fitting
 
 
-# ---- The lines -------------------------------------------------------------------------------------------
-
-
 class LoopLines:
     """Writes one loop with the names of a Writer."""
 

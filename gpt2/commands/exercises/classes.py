@@ -54,9 +54,6 @@ def student(name: str, folder: Path, results: list[dict[str, Any]]) -> Student:
     return {"name": name, "folder": str(folder), "right": right, "of": len(results), "exercises": results}
 
 
-# ---- The table -------------------------------------------------------------------------------------------
-
-
 def heading(names: Iterable[str], exercises: Sequence[str]) -> list[str]:
     """The lines over the table: two, if the title of an exercise needs them."""
     upper, lower = zip(*(HEADS.get(name, f" {name}").split(" ") for name in exercises))
@@ -93,9 +90,6 @@ def _line(room, name, exercises, cells, last=""):
     return f"{begin}  {last}".rstrip()
 
 
-# ---- Mistakes --------------------------------------------------------------------------------------------
-
-
 def mistakes_of(students: Iterable[Student]) -> list[dict[str, Any]]:
     """{layer, cause, students} of each mistake that was made, those of most students first."""
     who: dict[tuple[str, str], list[str]] = {}
@@ -105,9 +99,6 @@ def mistakes_of(students: Iterable[Student]) -> list[dict[str, Any]]:
                 who.setdefault((result["name"], result["cause"]), []).append(of["name"])
     ordered = sorted(who.items(), key=lambda item: (-len(item[1]), ALL.index(item[0][0]), item[0][1]))
     return [{"layer": layer, "cause": cause, "students": names} for (layer, cause), names in ordered]
-
-
-# ---- Files -----------------------------------------------------------------------------------------------
 
 
 def as_csv(students: Sequence[Student]) -> bytes:

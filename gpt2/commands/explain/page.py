@@ -50,9 +50,6 @@ def _checks(e: Explained) -> tuple[str, str]:
     return f"Checks: the gradients {'agree' if holds else 'DO NOT AGREE'}", html
 
 
-# ---- Text ------------------------------------------------------------------------------------------------
-
-
 def text(explained: Explained, width: int, emitted: bool = False) -> str:
     """Forward, manual and derived side by side if `width` characters allow, then checks and stages."""
     derived = explained.emitted if emitted else explained.derived

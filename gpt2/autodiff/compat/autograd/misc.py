@@ -22,8 +22,6 @@ from .tracer import primitive, refusing
 for _name in ("flatten", "optimizers", "fixed_points", "tracers"):
     sys.modules[f"{__name__}.{_name}"] = globals()[_name] = sys.modules[__name__]
 
-# ---- Trees as vectors ------------------------------------------------------------------------------------
-
 
 def flatten(value: Any) -> tuple[Any, Callable]:
     """(vector, unflatten): all entries in one array, a dict's by sorted keys, and the way back."""
@@ -49,9 +47,6 @@ def flatten_func(func: Callable, example: Any) -> tuple[Callable, Callable, Any]
         return flatten(func(unflatten(x), *args))[0]
 
     return of_vector, unflatten, vector
-
-
-# ---- Optimizers ------------------------------------------------------------------------------------------
 
 
 def unflatten_optimizer(optimize: Callable) -> Callable:
@@ -119,9 +114,6 @@ def adam(grad, x, callback=None, num_iters=100, step_size=0.001, b1=0.9, b2=0.99
     return x
 
 
-# ---- Fixed points ----------------------------------------------------------------------------------------
-
-
 @primitive
 def fixed_point(f: Callable, a: Any, x0: Any, distance: Callable, tol: float) -> Any:
     """The x with f(a)(x) = x, iterated from x0 until the distance between two iterates is at most tol."""
@@ -145,9 +137,6 @@ def _fixed_point_vjp(ans: Any, f: Callable, a: Any, x0: Any, distance: Callable,
 
 
 defvjp(fixed_point, None, _fixed_point_vjp, None)
-
-
-# ---- Graphs ----------------------------------------------------------------------------------------------
 
 
 const_graph = functools.partial

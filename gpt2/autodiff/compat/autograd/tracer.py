@@ -41,9 +41,6 @@ def getval(x: Any) -> Any:
     return value
 
 
-# ---- Primitives ------------------------------------------------------------------------------------------
-
-
 class Primitive:
     """A function with its own derivative rules, whose inside is not recorded."""
 
@@ -160,9 +157,6 @@ new_box = refusing(
     "tracer.new_box: recorded values are made by the compiler alone. A function with a rule of its own is a "
     "primitive"
 )
-
-
-# ---- Boxes and nodes -------------------------------------------------------------------------------------
 
 
 class _BoxType(type):
