@@ -1,9 +1,4 @@
-"""The back end against the plain meaning of the ops, on random graphs.
-
-Regions are forced by lowering the sizes from which they pay off, so that small arrays take every path:
-blocks with a
-shorter last one, rows reached by nested loops, values hosted in others, buffers shared.
-"""
+"""The back end against the plain meaning of the ops, on random graphs."""
 
 import math
 import signal
@@ -30,24 +25,16 @@ pytestmark = pytest.mark.numeric
 
 F8 = np.dtype(np.float64)
 BLOCK_BYTES = regions.BLOCK_BYTES
-SHAPES = [
-    (2, 3, 4, 5),
-    (6, 4, 5),
-    (2, 3, 20),
-    (6, 20),
-    (20,),
-    (2, 3, 1, 5),
-    (5,),
-    (4, 5),
-    (2, 3, 4, 1),
-    (6, 1),
-    (2, 1, 4, 5),
-]
+SHAPES = [(2, 3, 4, 5), (6, 4, 5), (2, 3, 20), (6, 20), (20,), (2, 3, 1, 5), (5,), (4, 5), (2, 3, 4, 1)]
+SHAPES += [(6, 1), (2, 1, 4, 5)]
 ONES = [(), (1,), (1, 1), (1, 1, 1), (5,), (4, 5), (1, 5), (20,)]  # mostly single numbers
 
 
 @pytest.fixture(autouse=True)
 def tiny_regions(monkeypatch):
+    """Sizes from which regions pay off are lower, so that small arrays take every path: blocks with a shorter
+    last one, rows reached by nested loops, values hosted in others, buffers shared.
+    """
     monkeypatch.setattr(regions, "SMALL", 2)
     monkeypatch.setattr(regions, "BLOCK_BYTES", 400)
     monkeypatch.setattr(buffers, "LEND_FROM", 8)
@@ -55,54 +42,43 @@ def tiny_regions(monkeypatch):
     monkeypatch.setattr(kernels, "PIECE", 8)
 
 
-def blocks(seed, shapes=SHAPES, makers=BLOCKS):
-    """A random generator, and a graph of its making. Values stay near 1: they neither vanish nor overflow."""
-    rng = np.random.default_rng(seed)
-    return rng, random_graph(rng, 35, makers=makers, shapes=shapes, inputs=5, largest=2000)
-
-
+@pytest.mark.parametrize(
+    ("shapes", "makers", "lend"),
+    [(SHAPES, BLOCKS, False), (SHAPES, BLOCKS, True), (ONES, SINGLE, False)],
+    ids=["arrays", "memory reused from results", "numbers"],
+)
 @pytest.mark.parametrize("start", rest_slow(range(0, 400, 20)))
-def test_random_graphs(start):
+def test_random_graphs(start, shapes, makers, lend):
     for seed in range(start, start + 20):
-        compare(seed, *blocks(seed))
+        rng = np.random.default_rng(seed)
+        # Values stay near 1: they neither vanish nor overflow
+        compare(seed, rng, random_graph(rng, 35, makers=makers, shapes=shapes, inputs=5, largest=2000), lend)
 
 
-@pytest.mark.parametrize("start", rest_slow(range(0, 200, 20)))
-def test_random_graphs_of_numbers(start):
-    for seed in range(start, start + 20):
-        compare(seed, *blocks(seed, ONES, SINGLE))
-
-
-@pytest.mark.parametrize("start", rest_slow(range(0, 400, 20)))
-def test_random_graphs_with_memory_reused_from_results(start):
-    for seed in range(start, start + 20):
-        compare(seed, *blocks(seed), lend=True)
-
-
-def compare(seed, rng, graph, lend=False):
+def compare(seed, rng, graph, lend):
     program = Program(check(graph), lend=lend)
     arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
     before = [a.copy() for a in arrays]
     want = evaluate_graph(graph, arrays)
     threads.set_threads(1 + seed % 2)
-    for _ in range(2):  # the second call works in used memory
-        got = program(*arrays)
-        for k, (x, y) in enumerate(zip(got, want)):
-            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k}")
+
+    def check_results(got, where):
+        for k, (x, y) in enumerate(zip(got, want, strict=True)):
+            note = f"seed {seed}, output {k} {where}"
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=note)
             assert x.dtype == y.dtype
+
+    for _ in range(2):  # the second call works in used memory
+        check_results(program(*arrays), "")
     out = tuple(np.full(y.shape, np.nan) for y in want)
     for x, y in zip(program(*arrays, out=out), out):
         assert x is y
-    for x, y in zip(out, want):
-        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed} with out=")
+    check_results(out, "with out=")
     for a, b in zip(arrays, before):
         np.testing.assert_array_equal(a, b)
     over = tuple(next((a for a in arrays if a.shape == y.shape and a.dtype == y.dtype), None) for y in want)
     if len({id(o) for o in over}) == len(over):  # results over arguments, safe or not
-        for k, (x, y) in enumerate(zip(program(*arrays, out=over), want)):
-            np.testing.assert_allclose(
-                x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k} over an input"
-            )
+        check_results(program(*arrays, out=over), "over an input")
 
 
 def agreeing(graph):
@@ -140,8 +116,7 @@ def test_a_held_result_is_never_overwritten(doubled):
     (first,) = doubled(np.ones((100, 50)))
     (second,) = doubled(np.zeros((100, 50)))
     assert first is not second and (first == 2).all()
-    view = first[3:]
-    where = first.ctypes.data
+    view, where = first[3:], first.ctypes.data
     del first
     (third,) = doubled(np.full((100, 50), 7.0))
     assert (view == 2).all() and third.ctypes.data != where
@@ -150,29 +125,21 @@ def test_a_held_result_is_never_overwritten(doubled):
     assert fourth.ctypes.data == where  # no longer held by anyone
 
 
-def with_another_shape(a):
-    a.shape = (1, *a.shape)
-
-
-def with_another_type(a):
-    a.dtype = np.int64
-
-
-def read_only(a):
-    a.flags.writeable = False
-
-
-def shorter(a):
-    a.resize(10, refcheck=False)
+TAMPER = {
+    "shape": lambda a: setattr(a, "shape", (1, *a.shape)),
+    "type": lambda a: setattr(a, "dtype", np.int64),
+    "read-only": lambda a: a.setflags(write=False),
+    "shorter": lambda a: a.resize(10, refcheck=False),
+}
 
 
 @pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
-@pytest.mark.parametrize("change", [with_another_shape, with_another_type, read_only, shorter])
+@pytest.mark.parametrize("change", TAMPER)
 def test_a_result_that_was_tampered_with_is_not_used_again(change, doubled):
     for _ in range(3):
         (a,) = doubled(np.ones((100, 50)))
         assert a.shape == (100, 50) and a.dtype == F8 and a.flags.writeable and (a == 2).all()
-        change(a)
+        TAMPER[change](a)
         del a
 
 
@@ -263,17 +230,12 @@ def test_an_error_in_a_thread_reaches_the_caller():
     threads.set_threads(2)
     with pytest.raises(ZeroDivisionError, match="block 3"):
         kernels.run_blocks(body, tuple((i, i + 1) for i in range(8)), ((1, (), ()), (1, (), ())))
-    kernels.run_blocks(
-        lambda k, i, j: None, ((0, 1), (1, 2)), ((1, (), ()), (1, (), ()))
-    )  # and the pool lives on
+    # and the pool lives on
+    kernels.run_blocks(lambda k, i, j: None, ((0, 1), (1, 2)), ((1, (), ()), (1, (), ())))
 
 
-@pytest.fixture
-def two_threads():
+def test_an_error_on_all_threads_is_raised_once():
     threads.set_threads(2)
-
-
-def test_an_error_on_all_threads_is_raised_once(two_threads):
     both = threading.Barrier(2, timeout=20)
 
     def fails(thread):
@@ -286,8 +248,9 @@ def test_an_error_on_all_threads_is_raised_once(two_threads):
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads here")
-def test_an_interrupt_is_raised_when_all_threads_have_ended(two_threads):
+def test_an_interrupt_is_raised_when_all_threads_have_ended():
     """They write to memory that the next call is given."""
+    threads.set_threads(2)
     ended = []
 
     def interrupts(thread):
@@ -304,8 +267,9 @@ def test_an_interrupt_is_raised_when_all_threads_have_ended(two_threads):
     assert sorted(ended) == [0, 1, 1]
 
 
-def test_blocks_with_memory_for_fewer_threads_than_there_are(two_threads):
+def test_blocks_with_memory_for_fewer_threads_than_there_are():
     """In a call that began before set_threads, or while another thread was in run_apart."""
+    threads.set_threads(2)
     done = []
     kernels.run_blocks(lambda k, i, j: done.append(k), ((0, 1), (1, 2), (2, 3)), ((1, (), ()),))
     assert done == [0, 1, 2]
@@ -582,12 +546,8 @@ def test_text_of_an_op_may_hold_any_sign(own_row):
 
 
 def test_a_setting_of_an_op_may_be_infinite(own_row):
-    own_row(
-        "above_test",
-        "nondiff",
-        infer=lambda x, least: (x.shape, x.dtype),
-        evaluate=lambda x, least: np.maximum(x, least),
-    )
+    types = lambda x, least: (x.shape, x.dtype)  # noqa: E731
+    own_row("above_test", "nondiff", infer=types, evaluate=lambda x, least: np.maximum(x, least))
     x = input_node((3,), np.float64, "x")
     program = Program(Graph([x], [apply("above_test", x, least=-np.inf)]))
     np.testing.assert_array_equal(program(np.arange(3.0))[0], np.arange(3.0))
@@ -617,13 +577,8 @@ def test_own_op_runs_as_its_row_says(own_row, says):
 
 
 def test_unknown_view_is_refused(own_row):
-    own_row(
-        "flip_test",
-        "nondiff",
-        infer=lambda x: (x.shape, x.dtype),
-        evaluate=lambda x: x[::-1],
-        view=True,
-    )
+    types = lambda x: (x.shape, x.dtype)  # noqa: E731
+    own_row("flip_test", "nondiff", infer=types, evaluate=lambda x: x[::-1], view=True)
     x = input_node((4,), np.float64, "x")
     with pytest.raises(GraphError, match="flip_test is in VIEWS"):
         Program(Graph([x], [apply("flip_test", x)]))

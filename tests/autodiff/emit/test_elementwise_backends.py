@@ -22,26 +22,12 @@ from gpt2.autodiff.switches import BACKENDS, Options
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
-from tests.support.random.graphs import (
-    BLOCKS,
-    arithmetic,
-    function,
-    power,
-    quotient,
-    random_arrays,
-    random_graph,
-    with_number,
-)
+from tests.support.random import graphs
+from tests.support.random.graphs import BLOCKS, random_arrays, random_graph
 
 # The same operations in the same order, but a C compiler may contract a product and a sum; chains are long
 ROUNDING = {"float32": 1e-5, "float64": 1e-13}
 SHAPES = [(6, 4, 5), (6, 20), (24, 5), (6, 4, 1), (6, 1), (5,), (20,), (1, 4, 5), (6, 4, 4)]
-
-
-@pytest.fixture
-def tiny_regions(monkeypatch):
-    monkeypatch.setattr(regions, "SMALL", 2)
-    monkeypatch.setattr(regions, "BLOCK_BYTES", 200)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +38,8 @@ def nothing_chosen():
 
 
 # Mostly elementwise ops, among sums, reshapes, transposes and slices
-MAKERS = [*BLOCKS, arithmetic, quotient, function, function, power, with_number]
+MAKERS = [*BLOCKS, graphs.arithmetic, graphs.quotient, graphs.function, graphs.function, graphs.power]
+MAKERS.append(graphs.with_number)
 
 
 def assert_close(got, want, dtype):
@@ -62,7 +49,9 @@ def assert_close(got, want, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ROUNDING)
-def test_random_programs_agree(tiny_regions, dtype, monkeypatch):
+def test_random_programs_agree(dtype, monkeypatch):
+    monkeypatch.setattr(regions, "SMALL", 2)
+    monkeypatch.setattr(regions, "BLOCK_BYTES", 200)
     monkeypatch.setattr(tuned, "TURNS", 1)
     fused = 0
     for seed in range(40):
@@ -89,24 +78,18 @@ CASES = {
 }
 
 
-@pytest.fixture
-def called(monkeypatch):
-    """The text of each numexpr expression, each time it is computed."""
-    texts, call = [], Fused.__call__
-
-    def counted(self, *arrays, out):
-        texts.append(self.text)
-        return call(self, *arrays, out=out)
-
-    monkeypatch.setattr(Fused, "__call__", counted)
-    return texts
-
-
 @pytest.mark.usefixtures("numexpr_package")
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("kind", [backward.compiled, backward.auto])
 @pytest.mark.parametrize("name", CASES)
-def test_layers_agree(name, kind, dtype, called, monkeypatch):
+def test_layers_agree(name, kind, dtype, monkeypatch):
+    called, call = [], Fused.__call__
+
+    def counted(self, *arrays, out):
+        called.append(self.text)
+        return call(self, *arrays, out=out)
+
+    monkeypatch.setattr(Fused, "__call__", counted)
     monkeypatch.setattr(tuned, "MARGIN", 1e9)  # it takes numexpr wherever that can be taken
     rng = np.random.default_rng(0)
     args = [
@@ -167,8 +150,7 @@ def test_float32_stays_to_the_last_temporary():
 def test_numbers_are_exact():
     """A quotient stays one, a minus belongs to its number, equal numbers may come in any order."""
     x = np.random.default_rng(0).standard_normal(3000)
-    out = np.empty_like(x)
-    Fused("x / 3.0 - -0.1 * x + 3.0", x="float64")(x, out=out)
+    out = Fused("x / 3.0 - -0.1 * x + 3.0", x="float64")(x, out=np.empty_like(x))
     np.testing.assert_array_equal(out, x / 3.0 - -0.1 * x + 3.0)
 
 
@@ -188,27 +170,34 @@ def test_reads_and_writes_may_overlap():
             np.testing.assert_allclose(got, want, rtol=1e-13)
 
 
+def check_fused(graph, *arrays):
+    """The program of a graph, in expressions of numexpr, and its results, which are those of the ops."""
+    program = Program(graph, Options(elementwise="numexpr"))
+    assert "Fused(" in program.source
+    results = program(*arrays)
+    np.testing.assert_allclose(results, evaluate_graph(graph, arrays), rtol=1e-12)
+    return program, results
+
+
 @pytest.mark.usefixtures("numexpr_package")
 def test_results_larger_than_all_arguments():
     """Arguments broadcast to what is written, not only to one another."""
     x, y = input_node((400,), np.float64, "x"), input_node((1,), np.float64, "y")
     wide = apply("broadcast", x, shape=(60, 400))
     value = (wide * 2.0 + apply("broadcast", y, shape=(60, 400))) * 0.5 - 1.0
-    arrays = [np.linspace(0, 1, 400), np.array([3.0])]
-    program = Program(Graph([x, y], [value]), Options(elementwise="numexpr"))
-    assert "Fused(" in program.source
-    (got,) = program(*arrays)
-    np.testing.assert_allclose(got, np.broadcast_to(arrays[0] + 0.5, (60, 400)), rtol=1e-14)
+    array = np.linspace(0, 1, 400)
+    _, (got,) = check_fused(Graph([x, y], [value]), array, np.array([3.0]))
+    np.testing.assert_allclose(got, np.broadcast_to(array + 0.5, (60, 400)), rtol=1e-14)
 
 
 @pytest.mark.usefixtures("numexpr_package")
 def test_threads_inside_one_expression_at_once():
-    fused = Fused("a * b + a / (b + 1.5) - b * b * 0.25 + a * a", a="float64", b="float64")
+    expression = Fused("a * b + a / (b + 1.5) - b * b * 0.25 + a * a", a="float64", b="float64")
     rng = np.random.default_rng(0)
     jobs = [(rng.uniform(0, 1, 300_000), rng.uniform(0, 1, 300_000)) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
-            results = list(pool.map(lambda job: fused(*job, out=np.empty(300_000)), jobs))
+            results = list(pool.map(lambda job: expression(*job, out=np.empty(300_000)), jobs))
             for (a, b), got in zip(jobs, results):
                 np.testing.assert_allclose(got, a * b + a / (b + 1.5) - b * b * 0.25 + a * a, rtol=1e-13)
 
@@ -251,21 +240,12 @@ def chain_source(elementwise):
 
 @pytest.mark.usefixtures("numexpr_package")
 def test_tuned_keeps_the_faster_and_remembers_it(monkeypatch):
-    asked = []
-
-    def measure(graph, compile):
-        asked.append(graph)
-        return times
-
-    monkeypatch.setattr(tuned, "measure", measure)
-    times = (2.0, 1.0)
+    times = [(2.0, 1.0), (1.0, 2.0)]  # of each measurement, and there is none after them
+    monkeypatch.setattr(tuned, "measure", lambda graph, compile: times.pop(0))
     assert "Fused(" in chain_source("tuned")
     tuned.chosen.clear()
-    times = (1.0, 2.0)
+    assert "Fused(" not in chain_source("tuned") and not times
     assert "Fused(" not in chain_source("tuned")
-    times = (2.0, 1.0)
-    before = len(asked)
-    assert "Fused(" not in chain_source("tuned") and len(asked) == before == 2
 
 
 @pytest.mark.usefixtures("numexpr_package")
@@ -316,10 +296,8 @@ def compile(n, threads=1):
     pool.set_threads(1)
     return sorted(set(tuned.chosen.by_key.values()))
 """
-    env = {**os.environ, "PYTHONHASHSEED": "random"}
-    run = subprocess.run(
-        [sys.executable, "-c", start + code], capture_output=True, text=True, env=env, timeout=60
-    )
+    env, command = {**os.environ, "PYTHONHASHSEED": "random"}, [sys.executable, "-c", start + code]
+    run = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -329,18 +307,15 @@ def test_a_second_process_takes_what_the_first_one_chose(tmp_path):
     first = in_a_process(tmp_path, "print(compile(500), len(measured))")
     assert first.startswith("['numexpr'] ") and int(first.split()[-1]) > 0
     (kept,) = json.loads((tmp_path / "elementwise.json").read_text()).values()
-    assert {value for value, *_ in kept.values()} == {"numexpr"} and all(
-        key.startswith("1 threads, ") for key in kept
-    )
+    assert {value for value, *_ in kept.values()} == {"numexpr"}
+    assert all(key.startswith("1 threads, ") for key in kept)
     assert any("500x64 float32" in key for key in kept)
 
     second = in_a_process(tmp_path, "faster = 'numpy'; print(compile(500), len(measured))")
     assert second == "['numexpr'] 0\n"
     # another shape and another number of threads are other regions
-    other = in_a_process(
-        tmp_path,
-        "faster = 'numpy'; compile(600); print(len(measured)); compile(500, 2); print(len(measured))",
-    )
+    more = "faster = 'numpy'; compile(600); print(len(measured)); compile(500, 2); print(len(measured))"
+    other = in_a_process(tmp_path, more)
     shape, threads = map(int, other.split())
     assert 0 < shape < threads
 
@@ -414,11 +389,7 @@ def test_expressions_have_no_more_inputs_than_numexpr_takes():
     value = x
     for k in range(80):
         value = value * (1.0 + k / 1000) + 0.25
-    graph = Graph([x], [value])
-    program = Program(graph, Options(elementwise="numexpr"))
-    assert "Fused(" in program.source
-    array = np.linspace(-0.5, 0.5, 20_000)
-    np.testing.assert_allclose(program(array)[0], evaluate_graph(graph, [array])[0], rtol=1e-12)
+    check_fused(Graph([x], [value]), np.linspace(-0.5, 0.5, 20_000))
 
 
 @pytest.mark.usefixtures("numexpr_package")
@@ -428,8 +399,5 @@ def test_expressions_do_not_grow_without_bound():
     value = x
     for _ in range(40):
         value = apply("square", value) + 0.1
-    program = Program(Graph([x], [value * 2.0]), Options(elementwise="numexpr"))
+    program, _ = check_fused(Graph([x], [value * 2.0]), np.linspace(-0.5, 0.5, 20_000))
     assert max(map(len, program.source.splitlines())) < 2 * numexpr.LONGEST
-    (got,) = program(np.linspace(-0.5, 0.5, 20_000))
-    (want,) = evaluate_graph(Graph([x], [value * 2.0]), [np.linspace(-0.5, 0.5, 20_000)])
-    np.testing.assert_allclose(got, want, rtol=1e-12)

@@ -15,19 +15,14 @@ from gpt2.autodiff.ops import OPS, apply, const, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
 
 
-def f(x):
-    return 5 * x**10
-
-
-def g(x):
-    return 3 * x**3 * (np.cos(x) - 10 * x)
-
-
-def h(x):
-    return np.exp((5 * x / 2) * np.sin(x) ** np.exp(x))
-
-
-@pytest.mark.parametrize("function, slope", [(f, 25600.0), (g, -996.8044243595134), (h, -105.63101149036945)])
+@pytest.mark.parametrize(
+    "function, slope",
+    [
+        (lambda x: 5 * x**10, 25600.0),
+        (lambda x: 3 * x**3 * (np.cos(x) - 10 * x), -996.8044243595134),
+        (lambda x: np.exp((5 * x / 2) * np.sin(x) ** np.exp(x)), -105.63101149036945),
+    ],
+)
 def test_derivatives_at_two(function, slope):
     d = ad.grad(function)
     for _ in range(3):
@@ -39,27 +34,20 @@ def test_derivatives_at_two(function, slope):
 
 
 def test_the_source_is_plain_python():
-    with ad.options(math="fast"):
-        source = ad.source(ad.grad(h), 2.0, emitted=True)
-    assert source.startswith("from math import cos, exp, log, pow, sin\n")
-    assert "np." not in source
-    space = {}
-    exec(source, space)
-    assert space["h_grad"](2.0) == pytest.approx(-105.63101149036945, rel=1e-14)
-
-
-def test_golden_source():
-    assert ad.source(ad.grad(lambda x: 3 * x + np.sin(x) * x), 2.0, emitted=True) == (
+    source = ad.source(ad.grad(lambda x: 3 * x + np.sin(x) * x), 2.0, emitted=True)
+    assert source == (
         "from math import cos, sin\n\n\ndef f_grad(x):\n    dx = sin(x) + x * cos(x) + 3.0\n    return dx\n"
     )
+    space = {}
+    exec(source, space)
+    assert space["f_grad"](2.0) == pytest.approx(np.sin(2.0) + 2.0 * np.cos(2.0) + 3.0, rel=1e-14)
 
 
 def test_what_decides_is_computed_as_numpy_does():
     """`exp` is the C library's, with another bit here and there; what is compared or returned is NumPy's."""
     f = lambda x: np.where(np.exp(x) > 1.0, np.sin(x), x)  # noqa: E731
-    assert "float(np.exp(x))" in ad.source(ad.grad(f), 2.0, emitted=True) and "cos(x)" in ad.source(
-        ad.grad(f), 2.0, emitted=True
-    )
+    source = ad.source(ad.grad(f), 2.0, emitted=True)
+    assert "float(np.exp(x))" in source and "cos(x)" in source
     assert "float(np.sin(x))" in ad.source(ad.compile(f), 2.0, emitted=True)
     with ad.options(math="fast"):
         assert "np." not in ad.source(ad.compile(f), 2.0, emitted=True)
@@ -87,18 +75,14 @@ def test_statics_and_types_are_looked_at():
         d(3)
 
 
-def test_globals_are_looked_at(monkeypatch):
-    d = ad.grad(scaled)
-    assert d(1.0) == d(1.0) == 2.0
-    monkeypatch.setitem(globals(), "K", 3.0)
-    assert d(1.0) == d(1.0) == 3.0
-
-
 K = 2.0
 
 
-def scaled(x):
-    return x * K
+def test_globals_are_looked_at(monkeypatch):
+    d = ad.grad(lambda x: x * K)
+    assert d(1.0) == d(1.0) == 2.0
+    monkeypatch.setitem(globals(), "K", 3.0)
+    assert d(1.0) == d(1.0) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -176,20 +160,14 @@ def test_operators_bind_as_the_graph_says():
     """Every pair of infix ops, nested on the left and on the right."""
     x, y, z = (input_node((), np.float64, n) for n in "xyz")
     ops = ["add", "subtract", "multiply", "divide", "power", "maximum"]
-    for a in ops:
-        for b in ops:
-            for tree in (
-                apply(a, apply(b, x, y), z),
-                apply(a, x, apply(b, y, z)),
-                apply(a, -apply(b, x, y), -z),
-                apply(a, apply("where", apply("less", x, y), x, z), apply(b, z, const(-2.0))),
-            ):
-                graph = Graph([x, y, z], [tree])
-                program = ScalarProgram(graph)
-                for values in ((1.5, 2.25, 0.75), (2.0, 0.5, 3.0)):
-                    with np.errstate(all="ignore"):
-                        found, expected = program(*values)[0], evaluate_graph(graph, values)[0]
-                    np.testing.assert_allclose(found, expected, rtol=1e-14, err_msg=program.source)
+    for a, b in itertools.product(ops, ops):
+        for tree in (
+            apply(a, apply(b, x, y), z),
+            apply(a, x, apply(b, y, z)),
+            apply(a, -apply(b, x, y), -z),
+            apply(a, apply("where", apply("less", x, y), x, z), apply(b, z, const(-2.0))),
+        ):
+            check_op(Graph([x, y, z], [tree]), [(1.5, 2.25, 0.75), (2.0, 0.5, 3.0)])
 
 
 def test_not_scalar():
