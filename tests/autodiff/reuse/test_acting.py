@@ -1,5 +1,6 @@
-"""Functions that count, draw, print or read the clock run at each call."""
+"""Functions that count, draw, print or read the clock run at each call, and at each step of a loop."""
 
+import time
 import types
 
 import numpy as np
@@ -21,18 +22,17 @@ def test_random_numbers_behind_a_name_that_hides_them():
     assert "RandomState" in ad.why_recorded(g)
 
 
-INTERCEPTED = 0.0
-
-
-def leaves_a_mark(x):
-    global INTERCEPTED
-    INTERCEPTED = 1.0
-    return np.sum(x)
+MARK = 0.0
 
 
 def test_assignments_are_made_at_each_call(monkeypatch):
     """Also those to names that the function never reads."""
     here = 0.0
+
+    def leaves_a_mark(x):
+        global MARK
+        MARK = 1.0
+        return np.sum(x)
 
     def leaves_one_in_a_closure(x):
         nonlocal here
@@ -42,15 +42,13 @@ def test_assignments_are_made_at_each_call(monkeypatch):
     for f in (leaves_a_mark, leaves_one_in_a_closure):
         g = ad.grad(f)
         for _ in range(3):
-            monkeypatch.setitem(globals(), "INTERCEPTED", 0.0)
+            monkeypatch.setitem(globals(), "MARK", 0.0)
             here = 0.0
             g(X)
-            assert INTERCEPTED == 1.0 or here == 1.0
+            assert MARK == 1.0 or here == 1.0
 
 
 def test_other_sources_of_change(tmp_path, capsys):
-    import time
-
     path = tmp_path / "k.npy"
     np.save(path, np.array(2.0))
     counter = iter(range(1, 10))
@@ -86,3 +84,33 @@ def test_new_lambdas_of_the_same_code_share_a_program():
         np.testing.assert_allclose(g(X), np.sinh(X) * k * 0.125)
         programs.append(g.__derived__.last[1])
     assert programs[1] is programs[2]
+
+
+def test_a_body_that_appends_runs_for_each_step():
+    seen = []
+
+    def body(carry, x):
+        seen.append(1)
+        return carry + x * len(seen), None
+
+    def f(x):
+        return ad.scan(body, 0.0, x)[0]
+
+    g = ad.grad(f)
+    np.testing.assert_array_equal(g(X), [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(g(X), [4.0, 5.0, 6.0])
+    assert len(seen) == 6
+    seen.clear()
+
+    def mapped(v):
+        seen.append(1)
+        return v * len(seen)
+
+    np.testing.assert_array_equal(ad.parallel_map(mapped, X), [1.0, 4.0, 9.0])
+    assert len(seen) == 3
+
+
+def test_a_body_that_draws_draws_for_each_step():
+    rng = np.random.default_rng(0)
+    drawn = ad.grad(lambda x: ad.scan(lambda c, v: (c + v * rng.normal(), None), 0.0, x)[0])(X)
+    np.testing.assert_array_equal(drawn, np.random.default_rng(0).normal(size=3))

@@ -13,14 +13,6 @@ from gpt2.autodiff.reuse.watch import watch
 SCALE = 2.0
 
 
-def read(chain=()):
-    return {Use(tuple(chain), called=False)}
-
-
-def called(*chain):
-    return {Use(chain, called=True)}
-
-
 def test_reads():
     def outer():
         k, m = 1, 2
@@ -38,36 +30,28 @@ def test_reads():
 
         return f
 
-    found = reads(outer().__code__)
+    found, read, called = reads(outer().__code__), {Use((), called=False)}, {Use((), called=True)}
     assert found.globals == {
-        "np": called("linalg", "norm"),
-        "SCALE": read(),
-        "sum": called(),
-        "map": called(),
-        "print": read(),
-        "getattr": called(),
+        "np": {Use(("linalg", "norm"), called=True)},
+        "SCALE": read,
+        "sum": called,
+        "map": called,
+        "print": read,
+        "getattr": called,
     }
-    assert found.free == {"k": read(), "m": read()}, "those of functions inside included"
+    assert found.free == {"k": read, "m": read}, "those of functions inside included"
     assert found.names == {"linalg", "norm", "rate", "width"} and found.trouble is None
 
 
-def by_name(x, name):
-    return getattr(x, name)
-
-
-def by_part_of_a_name(x):
-    return getattr(x, "a" + str(x), 1)
-
-
-def by_dict(x):
-    return x.__dict__
-
-
-def by_a_name_that_is_opaque(f):
-    return getattr(f, "__globals__")  # noqa: B009
-
-
-@pytest.mark.parametrize("f", [by_name, by_part_of_a_name, by_dict, by_a_name_that_is_opaque])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, name: getattr(x, name),
+        lambda x: getattr(x, "a" + str(x), 1),
+        lambda x: x.__dict__,
+        lambda f: getattr(f, "__globals__"),  # noqa: B009
+    ],
+)
 def test_attributes_that_are_not_known(f):
     assert reads(f.__code__).trouble
 

@@ -16,7 +16,6 @@ from tests.support.reuse import is_reused, recordings
 
 SCALE = 2.0
 TABLE = {"factor": 3.0, "list": [1.0, 2.0]}
-ARRAY = np.array([1.0, 2.0, 3.0])
 X = np.array([1.0, 2.0, 3.0])
 
 
@@ -45,22 +44,18 @@ class Settings:
         return x * self.rate
 
 
+@dataclasses.dataclass(slots=True)
 class Slotted:
-    __slots__ = ("k",)
-
-    def __init__(self, k):
-        self.k = k
+    k: float
 
 
 class Colour(enum.Enum):
     RED = 1
 
 
-Pair = collections.namedtuple("Pair", "a b")
-
-
 def test_ordinary_functions_are_reused():
-    settings, slotted, pair = Settings(), Slotted(2.0), Pair(1.0, [2.0])
+    settings, slotted = Settings(), Slotted(2.0)
+    pair, array = collections.namedtuple("Pair", "a b")(1.0, [2.0]), np.array([1.0, 2.0, 3.0])
 
     def nested(x):
         def inner(y):
@@ -74,7 +69,7 @@ def test_ordinary_functions_are_reused():
         by_helper,
         nested,
         lambda x: np.sum(settings.apply(x)) * slotted.k,
-        lambda x: np.sum(x * ARRAY) + math.sqrt(2.0),
+        lambda x: np.sum(x * array) + math.sqrt(2.0),
         lambda x: np.sum(x) if Colour.RED is Colour.RED else 0.0,
         lambda x: np.sum(np.linalg.norm(x) * functools.partial(np.multiply, 2.0)(x)),
         lambda x: functools.reduce(lambda a, b: a + b, [x[0], x[1]]),
@@ -145,13 +140,8 @@ def test_a_name_that_appears_later(monkeypatch):
     def f(x):
         return np.sum(x) * len([1, 2])
 
-    changes(
-        monkeypatch,
-        ad.grad(f),
-        lambda m: m.setitem(globals(), "len", lambda x: 5.0),
-        np.full(3, 2.0),
-        np.full(3, 5.0),
-    )
+    shadow = lambda m: m.setitem(globals(), "len", lambda x: 5.0)  # noqa: E731
+    changes(monkeypatch, ad.grad(f), shadow, np.full(3, 2.0), np.full(3, 5.0))
 
     def g(x):
         try:
@@ -159,9 +149,8 @@ def test_a_name_that_appears_later(monkeypatch):
         except NameError:
             return np.sum(x)
 
-    changes(
-        monkeypatch, ad.grad(g), lambda m: m.setitem(globals(), "NOT_YET", 4.0), np.ones(3), np.full(3, 4.0)
-    )
+    appear = lambda m: m.setitem(globals(), "NOT_YET", 4.0)  # noqa: E731
+    changes(monkeypatch, ad.grad(g), appear, np.ones(3), np.full(3, 4.0))
 
 
 def test_names_as_values(monkeypatch, recwarn):

@@ -16,10 +16,6 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.errors import ConversionError
 
 
-def sum_of_a_map(x):
-    return x * sum(map(math.sin, [x]))
-
-
 def loop_over_a_map(x):
     for v in map(math.sin, [x]):
         x = x * v
@@ -31,23 +27,20 @@ def own_float(x):
     return x * float(x)
 
 
-def of_a_local(x):
-    there = types.SimpleNamespace(float=math.sin)
-    return x * there.float(x)
-
-
-def under_a_partial(x):
-    return x * functools.partial(math.sin, x)()
-
-
 def unpacked(x):
     (y,) = map(math.exp, [x])
     return x * y
 
 
-@pytest.mark.parametrize(
-    "f", [math.sin, sum_of_a_map, loop_over_a_map, own_float, of_a_local, under_a_partial, unpacked, float]
-)
+ESCAPES = [
+    lambda x: x * sum(map(math.sin, [x])),
+    lambda x: x * types.SimpleNamespace(float=math.sin).float(x),
+    lambda x: x * functools.partial(math.sin, x)(),
+    *(math.sin, loop_over_a_map, own_float, unpacked, float),
+]
+
+
+@pytest.mark.parametrize("f", ESCAPES)
 def test_a_number_that_escapes_is_an_error(f):
     with pytest.raises(ad.AutodiffError, match="derivative"):
         ad.grad(f)(1.0)
@@ -85,14 +78,6 @@ def round_a_loop(x):
     return x
 
 
-def by_a_text(x):
-    return float(str(x)) * x
-
-
-def by_a_format(x):
-    return float(f"{x:.6f}") * x
-
-
 def in_an_attribute(x):
     there = types.SimpleNamespace()
     there.n = float(x)
@@ -123,10 +108,6 @@ def as_a_global(x):
     return kept_number * x
 
 
-def of_a_range(x):
-    return np.sum(np.arange(0.0, float(x), 0.5)) * x
-
-
 LOST = [
     lambda x: float(x) * 2,
     lambda x: x * float(x),
@@ -149,13 +130,13 @@ LOST = [
     lambda x: np.sin(float(x)) * x,
     in_one_branch,
     round_a_loop,
-    by_a_text,
-    by_a_format,
+    lambda x: float(str(x)) * x,
+    lambda x: float(f"{x:.6f}") * x,
+    lambda x: np.sum(np.arange(0.0, float(x), 0.5)) * x,
     in_an_attribute,
     from_a_helper_of_another_name,
     extended_by_a_map,
     as_a_global,
-    of_a_range,
 ]
 
 
@@ -228,14 +209,6 @@ def as_an_index_to_write_to(x):
     return np.sum(a)
 
 
-def as_a_size(x):
-    return x * np.sum(np.ones(int(x))) * np.zeros((int(x), 3)).size * len(np.arange(int(x)))
-
-
-def as_a_shape(x):
-    return np.sum(np.broadcast_to(x, (4,)).reshape(int(x), -1)[0])
-
-
 def as_a_text(x):
     n = float(x)
     text = f"{n:.1f} {n!r}" + "%.1f" % n + f"{float(x)}" + format(n, ".2f") + str(int(x))  # noqa: UP031
@@ -296,8 +269,8 @@ def only_where_it_decides(x):
         (of_steps, 2.0 * 3.0 * 2.0),
         (as_an_index, 3.0 * 7.0 * 6.0 * 5.0 * 2.0),
         (as_an_index_to_write_to, 5.0 + 2.0),
-        (as_a_size, 2.0 * 6.0 * 2.0),
-        (as_a_shape, 2.0),
+        (lambda x: x * np.sum(np.ones(int(x))) * np.zeros((int(x), 3)).size * len(np.arange(int(x))), 24.0),
+        (lambda x: np.sum(np.broadcast_to(x, (4,)).reshape(int(x), -1)[0]), 2.0),
         (as_a_text, 18.0 * 6.0),
         (by_a_helper, 2.0),
         (by_a_key, 3.0 * 2.0 + 2.0),
@@ -309,7 +282,7 @@ def test_numbers_that_decide_leave(f, slope):
     g = ad.grad(f)
     for x in (2.5, 2.5, 1.5, 2.5):
         assert x == 1.5 or g(x) == slope
-        assert ad.compile(f)(x) == f(x) or f in (as_an_index_to_write_to,) if x == 2.5 else True
+        assert x == 1.5 or f is as_an_index_to_write_to or ad.compile(f)(x) == f(x)
 
 
 @pytest.mark.parametrize("x", [2.5, -2.5, 0.5, 1e18, -0.0])
@@ -374,10 +347,7 @@ def remembered(x):
         (lambda x: statistics.fmean([x, x]), r"statistics.fmean\(\) .*Use np.mean instead"),
         (lambda x: statistics.variance([x, 2 * x]), r"Write np.var\(x, ddof=1\)$"),
         (lambda x: statistics.harmonic_mean([x, 2 * x]), "statistics.harmonic_mean: .*needs a rule"),
-        (
-            lambda x: x + "text",
-            r"unsupported operand type\(s\) for \+: 'Recorded' and 'str'. A Recorded stands",
-        ),
+        (lambda x: x + "text", r"unsupported .* for \+: 'Recorded' and 'str'. A Recorded stands"),
     ],
 )
 def test_type_errors_have_the_line(f, words):

@@ -10,14 +10,6 @@ from gpt2 import autodiff as ad
 X = np.array([1.0, 2.0, 3.0])
 
 
-def programs_of(g, *calls):
-    found = []
-    for args in calls:
-        g(*args)
-        found.append(g.__derived__.last[1])
-    return found
-
-
 def test_a_branch_on_a_sign_is_a_path():
     """Both branches have programs of their own; each is found again, with the answers of fresh runs."""
 
@@ -29,7 +21,11 @@ def test_a_branch_on_a_sign_is_a_path():
     g = ad.grad(f)
     for _ in range(3):
         assert [g(2.0), g(-1.0), g(3.0), g(0.0)] == [12.0, -2.0, 27.0, -2.0]
-    first, second, third = programs_of(g, (2.0,), (-1.0,), (5.0,))
+    programs = []
+    for x in (2.0, -1.0, 5.0):
+        g(x)
+        programs.append(g.__derived__.last[1])
+    first, second, third = programs
     assert first is third is not second and None not in (first, second)
     assert ad.why_recorded(g) is None
     assert g(float("nan")) == -2.0
@@ -48,10 +44,9 @@ def test_checks_of_indices_do_not_cost_a_recording():
         np.add.at(expected, index, 2 * table[index])
         np.testing.assert_allclose(g(table, np.array(index)), expected)
     assert ad.why_recorded(g) is None
-    with pytest.raises(ValueError, match="index out of range"):
-        g(table, np.array([0, 5]))
-    with pytest.raises(ValueError, match="index out of range"):
-        g(table, np.array([-1, 0]))
+    for index in ([0, 5], [-1, 0]):
+        with pytest.raises(ValueError, match="index out of range"):
+            g(table, np.array(index))
 
 
 def test_masks_and_lengths_are_paths():
@@ -59,14 +54,8 @@ def test_masks_and_lengths_are_paths():
         return np.sum(x[x > 0] ** 2) * len(range(int(n[0])))
 
     g = ad.grad(f)
-    for x, n in (
-        ([1.0, -1, 2], 2),
-        ([1.0, -1, 2], 3),
-        ([3.0, -3, 1], 3),
-        ([-1.0, 1, 2], 3),
-        ([1.0, -1, 2], 2),
-    ):
-        x = np.array(x)
+    once, other, turned = np.array([1.0, -1, 2]), np.array([3.0, -3, 1]), np.array([-1.0, 1, 2])
+    for x, n in ((once, 2), (once, 3), (other, 3), (turned, 3), (once, 2)):
         np.testing.assert_allclose(g(x, np.array([n])), np.where(x > 0, 2 * x * n, 0.0))
 
 
@@ -107,16 +96,14 @@ def test_paths_of_functions_inside():
         assert g(x) == slope
 
 
-def steps_then_truth(x, n):
-    steps = range(n)
-    return np.sum(x * 2 if n else x) * len(steps)
-
-
-def truth_then_steps(x, n):
-    return np.sum(x * 2 if n else x) * len(range(n))
-
-
-@pytest.mark.parametrize("f", [steps_then_truth, truth_then_steps])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, n: len(range(n)) * np.sum(x * 2 if n else x),
+        lambda x, n: np.sum(x * 2 if n else x) * len(range(n)),
+    ],
+    ids=["number first", "truth first"],
+)
 def test_one_value_that_is_read_as_a_number_and_as_a_truth_value(f):
     """Each of the two has to be the same."""
     g, fixed = ad.compile(f), ad.Fixed(lambda x, n: f(x, n[0]))

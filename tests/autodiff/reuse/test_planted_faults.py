@@ -95,10 +95,6 @@ def opaque_names(monkeypatch):
     monkeypatch.setattr(bytecode, "OPAQUE_ATTRIBUTES", frozenset())
 
 
-def exact_only_by_content(monkeypatch):
-    monkeypatch.setattr(guard, "same_array", lambda a, b: True)
-
-
 def default_dicts_as_dicts(monkeypatch):
     def visit(w, v):
         w._dict(v)
@@ -111,21 +107,6 @@ def without_patterns(monkeypatch):
     """`match` is taken for code like any other."""
     monkeypatch.setattr(bytecode, "_PATTERNS", frozenset())
     monkeypatch.setattr(bytecode.reads, "known", bytecode.CodeMap())
-
-
-def without_acts(monkeypatch):
-    """Changes made by the run itself are not checked."""
-
-    def made(facts):
-        found = guard.make_guard(facts)
-        found.holds = lambda: True
-        return found
-
-    monkeypatch.setattr(world, "make_guard", made)
-
-
-def no_awaited_exceptions(monkeypatch):
-    monkeypatch.setattr(World, "_check_caught", lambda w, frame: None)
 
 
 def types_as_they_are(monkeypatch):
@@ -154,14 +135,11 @@ def without_metadata(monkeypatch):
     monkeypatch.setattr(wiring, "leaf_key", lax)
 
 
-def everywhere(monkeypatch, name, function):
-    """Replace a function that two modules import."""
-    for where in (conditions, derived):
-        monkeypatch.setattr(where, name, function)
-
-
 FAULTS = {
-    "exceptions out of what is not watched": (no_awaited_exceptions, "caught_exceptions"),
+    "exceptions out of what is not watched": (
+        lambda m: m.setattr(World, "_check_caught", lambda w, frame: None),
+        "caught_exceptions",
+    ),
     "flags of arguments": (
         lambda m: m.setattr(Recorder, "note_query", [].copy),  # the compiler and C are not watched
         "flags_of_an_argument",
@@ -171,7 +149,7 @@ FAULTS = {
         "memory_of_arguments",
     ),
     "one argument or two": (
-        lambda m: everywhere(m, "repeats_array", lambda *a: False),
+        lambda m: [m.setattr(where, "repeats_array", lambda *a: False) for where in (conditions, derived)],
         "one_argument_or_two",
     ),
     "`is` by a function": (lambda m: m.setattr(world, "_IDENTITY_FUNCTIONS", ()), "one_argument_or_two"),
@@ -214,7 +192,7 @@ FAULTS = {
         "class_itself",
     ),
     "computed names": (computed_names, "nested_getattr"),
-    "the bytes of arrays": (exact_only_by_content, "an_array"),
+    "the bytes of arrays": (lambda m: m.setattr(guard, "same_array", lambda a, b: True), "an_array"),
     "methods of lists": (lambda m: m.setattr(World, "_bound", lambda w, v: None), "method_of_a_list"),
     "cells": (lambda m: without_facts(m, lambda kind, *parts: kind == "cell"), "function"),
     "one thing or its twin": (
@@ -266,6 +244,13 @@ def test_a_fault_is_noticed(name, monkeypatch):
 
 
 def test_acts_are_noticed(monkeypatch):
-    without_acts(monkeypatch)
+    """Changes made by the run itself."""
+
+    def made(facts):
+        found = guard.make_guard(facts)
+        found.holds = lambda: True
+        return found
+
+    monkeypatch.setattr(world, "make_guard", made)
     with pytest.raises(Stale):
         check_acting("counts")

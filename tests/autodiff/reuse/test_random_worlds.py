@@ -2,6 +2,9 @@
 
 tests.long.seeds makes a hundred thousand changes."""
 
+import builtins
+
+import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
@@ -37,11 +40,6 @@ def test_functions_that_act_run_at_each_call(name):
 
 def test_nothing_stays_changed():
     """The worlds put back what they did to NumPy and to the built-in names."""
-    import builtins
-
-    import numpy as np
-
-    assert divmod(7, 2) == (3, 1) and np.maximum(1, 2) == 2 and not hasattr(np, "rate_of_the_fuzzer")
-    assert (
-        not hasattr(builtins, "rate_of_the_fuzzer") and ad.compile(lambda x: np.maximum(x, 1.0))(0.0) == 1.0
-    )
+    assert divmod(7, 2) == (3, 1) and np.maximum(1, 2) == 2
+    assert not hasattr(np, "rate_of_the_fuzzer") and not hasattr(builtins, "rate_of_the_fuzzer")
+    assert ad.compile(lambda x: np.maximum(x, 1.0))(0.0) == 1.0

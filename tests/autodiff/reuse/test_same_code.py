@@ -12,8 +12,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.compat.autograd import grad, jacobian
 from gpt2.autodiff.reuse import same_code
 from tests.support.slow import rest_slow
-from tests.support.worlds import random_worlds
-from tests.support.worlds.random_worlds import ACTING, HELPERS, KINDS, STEPS, X, check_twins
+from tests.support.worlds.random_worlds import ACTING, KINDS, STEPS, check_acting, check_twins
 
 RATE = 1.0
 
@@ -83,11 +82,10 @@ def test_under_the_names_of_autograd():
         assert grad(lambda w, scale=1.0: w * scale)(1.0, scale=float(k)) == k
 
 
-class Large:
-    pass
-
-
 def test_nothing_large_is_kept():
+    class Large:
+        pass
+
     gone = []
     for _ in range(6):
         held, array, view = Large(), np.ones(1 << 18), np.ones(1 << 18)[:1]
@@ -115,10 +113,4 @@ def test_things_of_one_kind(name):
 
 @pytest.mark.parametrize("name", sorted(ACTING))
 def test_functions_that_act_run_at_each_call(name):
-    acting = ACTING[name]
-    a, b = acting.make(), acting.make()
-    namespace = {**vars(random_worlds), **HELPERS}
-    body = f"        return x * ({acting.read.replace('{v}', 'v')})\n"
-    exec(f"def make(v):\n    def f(x):\n{body}    return f", namespace)
-    for _ in range(8):
-        np.testing.assert_array_equal(ad.compile(namespace["make"](a))(X), namespace["make"](b)(X))
+    check_acting(name, calls=8, anew=True)

@@ -32,69 +32,41 @@ def test_named_tuples_without_defaults_are_reused():
         assert is_reused(lambda x, Pair=Pair: np.sum(x) * Pair(2.0, 1.0).a, X)
 
 
-def with_init():
-    class Made:
-        def __init__(self, rate):
-            self.rate = rate
+def makers():
+    """Name -> something that is called with a rate, and the function that the call runs."""
 
-    return Made, Made.__init__
+    def init(self, rate):
+        self.rate = rate
 
+    def init_by_name(self, *, rate):
+        self.rate = rate
 
-def with_init_by_name():
-    class Made:
-        def __init__(self, *, rate):
-            self.rate = rate
+    def new(cls, rate):
+        made = object.__new__(cls)
+        made.rate = rate
+        return made
 
-    return Made, Made.__init__
+    def call(self, rate):
+        self.rate = rate
+        return self
 
-
-def with_new():
-    class Made:
-        def __new__(cls, rate):
-            self = object.__new__(cls)
-            self.rate = rate
-            return self
-
-    return Made, Made.__new__
-
-
-def with_init_of_a_base():
-    base, init = with_init()
-    return type("Derived", (base,), {}), init
-
-
-def with_metaclass():
-    class Kind(type):
-        def __call__(cls, rate):
-            made = object.__new__(cls)
-            made.rate = rate
-            return made
-
-    return Kind("Made", (), {}), Kind.__call__
+    with_init = type("Made", (), {"__init__": init})
+    named_tuple = collections.namedtuple("Made", "rate", defaults=())
+    return {
+        "__init__": (with_init, init),
+        "__init__ by name": (type("Made", (), {"__init__": init_by_name}), init_by_name),
+        "__new__": (type("Made", (), {"__new__": new}), new),
+        "__init__ of a base": (type("Derived", (with_init,), {}), init),
+        "metaclass": (type("Kind", (type,), {"__call__": new})("Made", (), {}), new),
+        "__call__": (type("Maker", (), {"__call__": call})(), call),
+        "named tuple": (named_tuple, named_tuple.__new__),
+    }
 
 
-def with_call():
-    class Maker:
-        def __call__(self, rate):
-            self.rate = rate
-            return self
-
-    return Maker(), Maker.__call__
-
-
-def named_tuple():
-    Made = collections.namedtuple("Made", "rate", defaults=())
-    return Made, Made.__new__
-
-
-@pytest.mark.parametrize(
-    "make",
-    [with_init, with_init_by_name, with_new, with_init_of_a_base, with_metaclass, with_call, named_tuple],
-    ids=lambda f: f.__name__,
-)
-def test_arguments_that_were_missing_get_a_default(make):
+@pytest.mark.parametrize("name", makers())
+def test_arguments_that_were_missing_get_a_default(name):
     """The call itself fails, so no code runs that could be watched."""
-    Made, maker = make()
+    Made, maker = makers()[name]
 
     def f(x):
         try:

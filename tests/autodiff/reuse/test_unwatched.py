@@ -11,8 +11,6 @@ from gpt2.autodiff.record import unwatched
 from gpt2.autodiff.reuse import watch
 from gpt2.autodiff.reuse.world import World
 
-only_where_it_pays = pytest.mark.skipif(not unwatched.PAYS, reason="the hook stays in this Python")
-
 
 def calls_watched(f, *args):
     """How many calls and returns the hook sees while f is recorded."""
@@ -46,7 +44,7 @@ OPERATIONS = {
 }
 
 
-@only_where_it_pays
+@pytest.mark.skipif(not unwatched.PAYS, reason="the hook stays in this Python")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_few_calls_are_watched_in_an_operation(name):
     """Some tens, where the compiler makes hundreds. A sum has most, 104: NumPy's own Python calls getattr,
@@ -58,15 +56,10 @@ def test_few_calls_are_watched_in_an_operation(name):
             OPERATIONS[name](x, out)
         return out.sum() + x.sum()
 
-    def g(x):
-        return f(x, 10)
-
-    def h(x):
-        return f(x, 30)
-
     x = np.linspace(0.0, 1.0, 3)
     ad.grad(lambda x: f(x, 2))(x)  # work done once, such as collecting the names in this file
-    assert (calls_watched(h, x) - calls_watched(g, x)) / 20 < 110
+    some, more = calls_watched(lambda x: f(x, 10), x), calls_watched(lambda x: f(x, 30), x)
+    assert (more - some) / 20 < 110
 
 
 class Operand:
@@ -136,12 +129,8 @@ def test_an_error_handler_of_numpy_is_watched(monkeypatch):
     def handler(kind, flag):
         pass
 
-    before = np.seterrcall(handler)
-    try:
-        with np.errstate(all="call"):
-            ad.grad(lambda x: np.sum(x / 0.0))(np.ones(3))
-    finally:
-        np.seterrcall(before)
+    with np.errstate(all="call", call=handler):
+        ad.grad(lambda x: np.sum(x / 0.0))(np.ones(3))
     assert "handler" in ran
 
 

@@ -144,28 +144,9 @@ class Found:
     names: set
 
 
-GIVEN = {
-    "a_set_made": ("{1}", lambda v: v.add(9)),
-    "bytes_made": ("bytearray(b'a')", lambda v: v.append(9)),
-    "deque_made": ("deque([1])", lambda v: v.append(9)),
-    "namespace_made": ("types.SimpleNamespace(rate=1)", lambda v: setattr(v, "rate", 9)),
-    "nested_made": ("types.SimpleNamespace(deep=[set()])", lambda v: v.deep[0].add(9)),
-    "data_class_made": ("Found({1})", lambda v: v.names.add(9)),
-    "settings_made": ("Found(1)", lambda v: setattr(v, "names", 9)),
-    "in_containers_made": ("{'a': [({1},)]}", lambda v: v["a"][0][0].add(9)),
-    "function_made": ("vars(given_a_rate(lambda: 1))", lambda v: v.update(rate=9)),
-    "number_given": ("np.sin(x)", lambda v: None),
-    "number_of_python_given": ("x * 2", lambda v: None),
-    "numbers_given": ("(np.float64(2.0), 3.0, np.maximum(x, 1.0))", lambda v: None),
-}
+def giving(name, text, spoil=lambda v: None):
+    """Register a kind of thing that is given back: an expression, and how to change what was given."""
 
-
-def given_a_rate(f):
-    f.rate = 1
-    return f
-
-
-def giving(name, text, spoil):
     def make(rng):
         arguments = ("plain", "number") if "number" in name else ("plain",)
         return Thing(0, "{v}", arguments=arguments, gives=text, spoil=spoil)
@@ -174,8 +155,18 @@ def giving(name, text, spoil):
     kind(make)
 
 
-for _name, (_text, _spoil) in GIVEN.items():
-    giving(_name, _text, _spoil)
+giving("a_set_made", "{1}", lambda v: v.add(9))
+giving("bytes_made", "bytearray(b'a')", lambda v: v.append(9))
+giving("deque_made", "deque([1])", lambda v: v.append(9))
+giving("namespace_made", "types.SimpleNamespace(rate=1)", lambda v: setattr(v, "rate", 9))
+giving("nested_made", "types.SimpleNamespace(deep=[set()])", lambda v: v.deep[0].add(9))
+giving("data_class_made", "Found({1})", lambda v: v.names.add(9))
+giving("settings_made", "Found(1)", lambda v: setattr(v, "names", 9))
+giving("in_containers_made", "{'a': [({1},)]}", lambda v: v["a"][0][0].add(9))
+giving("function_made", "vars(with_rate(lambda: 1))", lambda v: v.update(rate=9))
+giving("number_given", "np.sin(x)")
+giving("number_of_python_given", "x * 2")
+giving("numbers_given", "(np.float64(2.0), 3.0, np.maximum(x, 1.0))")
 
 
 @kind
@@ -191,7 +182,6 @@ def setting_given_back(rng):
 HELPERS = dict(
     deque=collections.deque,
     Found=Found,
-    given_a_rate=given_a_rate,
     caught=caught,
     caught_further_out=caught_further_out,
 )

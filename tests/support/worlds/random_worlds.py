@@ -17,6 +17,7 @@ import operator
 import random
 import types
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +38,17 @@ HELPERS = {
     **{"np": np, "types": types, "operator": operator, "dataclasses": dataclasses},
     **calls.HELPERS,
 }
-PLACES = ["global", "closure", "default", "item", "attribute", "argument", "helper", "list"]
+# Where a thing is, and what a function writes to read the i-th one there
+PLACES = {
+    "global": "g{i}",
+    "closure": "c{i}",
+    "default": "d{i}",
+    "item": "table['k{i}']",
+    "attribute": "holder.a{i}",
+    "argument": "s{i}",
+    "helper": "h{i}",
+    "list": "items[{i}]",
+}
 
 
 class World:
@@ -52,9 +63,8 @@ class World:
         self.set: list[Callable] = []
         self.namespace = dict(HELPERS, __name__="world")
         asked = [set(t.arguments) for _, t in self.things if t.arguments]
-        numbers = {"number"} - set.intersection(
-            *asked, {"number"}
-        )  # a float lacks the attributes of an array
+        # a float lacks the attributes of an array
+        numbers = {"number"} - set.intersection(*asked, {"number"})
         self.variants = sorted(set().union(*asked) - numbers)
         self.arguments = ARGUMENTS["plain"]()
         self.source = self._write()
@@ -68,16 +78,7 @@ class World:
         self.places = [self._place(thing) for _, thing in self.things]
         head, parameters, reads, body, gives = [], ["x", "y"], [], [], []
         for i, (place, (_, thing)) in enumerate(zip(self.places, self.things)):
-            text = {
-                "global": f"g{i}",
-                "closure": f"c{i}",
-                "default": f"d{i}",
-                "item": f"table['k{i}']",
-                "attribute": f"holder.a{i}",
-                "argument": f"s{i}",
-                "helper": f"h{i}",
-                "list": f"items[{i}]",
-            }[place]
+            text = PLACES[place].format(i=i)
             if place == "closure":
                 head.append(f"    c{i} = v{i}")
             elif place == "default":
@@ -91,11 +92,10 @@ class World:
             if thing.gives is not None:
                 gives.append(thing.gives.replace("{v}", text))
             reads.append(f"{2 * i + 1} * ({read})")
-        named = [p for p in parameters if p.startswith("s")]
-        parameters = [p for p in parameters if not p.startswith("s")] + named
+        parameters.sort(key=lambda p: p.startswith("s"))  # those given by name stand last
         lines = [*body, f"def make({', '.join(f'v{i}' for i in range(len(self.things)))}):", *head]
-        lines += [f"    def f({', '.join(parameters)}):"]
         lines += [
+            f"    def f({', '.join(parameters)}):",
             f"        total = {' + '.join(reads)}",
             f"        return x * total, [{', '.join(gives)}]",
             "    return f",
@@ -103,14 +103,11 @@ class World:
         return "\n".join(lines) + "\n"
 
     def _place(self, thing: Thing) -> str:
-        place = PLACES[self.rng.integers(len(PLACES))]
+        place = list(PLACES)[self.rng.integers(len(PLACES))]
         dynamic = (list, dict, tuple, float, complex, np.ndarray, np.generic)  # arguments that are recorded
         again = thing.again(self.rng) if thing.again is not None else None
-        return (
-            "closure"
-            if place == "argument" and (isinstance(thing.value, dynamic) or isinstance(again, dynamic))
-            else place
-        )
+        recorded = isinstance(thing.value, dynamic) or isinstance(again, dynamic)
+        return "closure" if place == "argument" and recorded else place
 
     def _places(self) -> None:
         n = self.namespace
@@ -146,7 +143,7 @@ class World:
         self.arguments = ARGUMENTS[variant]()
         i = int(self.rng.integers(len(self.things)))
         name, thing = self.things[i]
-        options: list = [("nothing", None)] + thing.changes
+        options = [("nothing", None), *thing.changes]
         if thing.again is not None:
             options.append(("replaced", lambda n: self.set[i](thing.again(self.rng))))
         what, act = options[self.rng.integers(len(options))]
@@ -281,8 +278,7 @@ def advances(v):
     return next(v)
 
 
-@dataclasses.dataclass
-class Acting:
+class Acting(NamedTuple):
     """`make()` gives two equal things: one for the compiled function, one for the function itself."""
 
     make: Callable
@@ -306,19 +302,17 @@ def written(a):
     return float(a[0])
 
 
-def check_acting(name: str, calls: int = 20) -> None:
-    """Does a function that acts act at every call?"""
+def check_acting(name: str, calls: int = 20, anew: bool = False) -> None:
+    """Does a function that acts act at every call? With `anew`, each call is of a new function."""
     acting = ACTING[name]
     a, b = acting.make(), acting.make()
-    namespace = {
-        **HELPERS,
-        **{f.__name__: f for f in (bump, bump_quietly, bump_attribute, draws, advances, written)},
-    }
-    exec(
-        f"def make(v):\n    def f(x):\n        return x * ({acting.read.replace('{v}', 'v')})\n    return f",
-        namespace,
-    )
-    g, f = ad.compile(namespace["make"](a)), namespace["make"](b)
+    namespace = {**HELPERS, **globals()}
+    body = f"        return x * ({acting.read.replace('{v}', 'v')})\n"
+    exec(f"def make(v):\n    def f(x):\n{body}    return f", namespace)
+    make = namespace["make"]
+    g, f = ad.compile(make(a)), make(b)
     for _ in range(calls):
+        if anew:
+            g = ad.compile(make(a))
         if not np.array_equal(g(X), f(X)):
             raise Stale(f"{name}: a function that acts was not run")

@@ -11,16 +11,15 @@ import contextvars
 import dataclasses
 import threading
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tests.support.random import fills
 
 
-@dataclass
-class Thing:
+class Thing(NamedTuple):
     """`read`: an expression over {v}, the value's place. `again(rng)`: another value for that place.
     `changes`: what to do to the value, as (name, function of a number).
 
@@ -31,7 +30,7 @@ class Thing:
     value: object
     read: str
     again: Callable | None = None
-    changes: list = field(default_factory=list)
+    changes: Sequence = ()
     undo: Callable | None = None
     arguments: tuple = ("plain",)
     gives: str | None = None
@@ -66,20 +65,8 @@ def weigh(items):
 
 def number(x):
     """A number for anything: of equal values of different types another one."""
-    kinds = (
-        bool,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        type(None),
-        np.float32,
-        np.float64,
-        np.int64,
-        range,
-        slice,
-    )
+    kinds = (bool, int, float, complex, str, bytes, type(None))
+    kinds += (np.float32, np.float64, np.int64, range, slice)
     if type(x) not in kinds:
         return 5000
     i = kinds.index(type(x))  # not `is`: code that compares by identity accepts no equal object
@@ -205,21 +192,15 @@ def made_by_make_dataclass():
 
 
 def made_by_new_class():
-    v = types.new_class("Made", (Root,))()
-    v.rate = 2
-    return v
+    return with_rate(types.new_class("Made", (Root,))(), 2)
 
 
 def made_by_abc():
-    v = abc.ABCMeta("Made", (Root,), {})()
-    v.rate = 2
-    return v
+    return with_rate(abc.ABCMeta("Made", (Root,), {})(), 2)
 
 
 def made_by_type():
-    v = type("Made", (Root,), {"__module__": "numpy"})()
-    v.rate = 2
-    return v
+    return with_rate(type("Made", (Root,), {"__module__": "numpy"})(), 2)
 
 
 class ListOf(list):
@@ -259,8 +240,8 @@ class Local(threading.local):
     rate = 2
 
 
-def with_rate(v):
-    v.rate = 1
+def with_rate(v, rate=1):
+    v.rate = rate
     return v
 
 
