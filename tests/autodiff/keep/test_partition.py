@@ -35,12 +35,8 @@ def test_cut_of_random_networks_is_minimal():
     rng = np.random.default_rng(0)
     for _ in range(100):
         n = 7
-        edges = [
-            (a, b, int(rng.integers(1, 10)))
-            for a in range(n)
-            for b in range(n)
-            if a != b and rng.random() < 0.4
-        ]
+        pairs = [pair for pair in itertools.permutations(range(n), 2) if rng.random() < 0.4]
+        edges = [(*pair, int(rng.integers(1, 10))) for pair in pairs]
         net = Network(n)
         for a, b, capacity in edges:
             net.edge(a, b, capacity)
@@ -95,11 +91,10 @@ def test_solve_finds_the_cheapest_choice():
     for problem in [*problems, _Problem(shared_factor_program(), 2, 1)]:
         if not 2 <= len(problem.values) <= 6:
             continue
+        values = problem.values
+        sets = [dict(zip(values, x)) for x in itertools.product((0, 1), repeat=len(values))]
         for rate in (0.001, 0.03, 0.1, 0.18, 0.3, 3.0):
             kept = problem.solve(rate)
-            sets = [
-                dict(zip(problem.values, x)) for x in itertools.product((0, 1), repeat=len(problem.values))
-            ]
             best = min(cost_of_choice(problem, a, b, rate) for a in sets for b in sets)
             assert cost_of_choice(problem, *choice(problem, kept), rate) == best
         tried += 1
@@ -233,9 +228,8 @@ def test_layernorm_keeps_two_numbers_per_row():
 
 def test_layernorm_within_a_model_keeps_one_array():
     """Where layernorm's input is not kept anyway: the centred rows, but not the input as well."""
-    _, _, _, saved = split(
-        lambda x, w, b, m: tanh(layernorm(tanh(x) @ m, w, b)), [(B, T, C), (C,), (C,), (C, C)]
-    )
+    f = lambda x, w, b, m: tanh(layernorm(tanh(x) @ m, w, b))  # noqa: E731
+    _, _, _, saved = split(f, [(B, T, C), (C,), (C,), (C, C)])
     arrays = [n for n in saved if n.op != "input" and n.size == B * T * C]
     assert len(arrays) <= 2  # one for layernorm, at most one more for a tanh
 
