@@ -1,6 +1,5 @@
-"""Sampling: logits with the cache are the model's; temperature, top-k, top-p and seed; gpt2 sample."""
+"""Sampling: tokens beyond the window; temperature, top-k, top-p and seed; gpt2 sample."""
 
-import dataclasses
 import io
 import sys
 from pathlib import Path
@@ -15,40 +14,14 @@ from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.decoder import Decoder
 from gpt2.sampling import generate
+from tests.support.models import random_model
 
 CONFIG = GPT2Config(vocab_size=256, block_size=12, n_layer=2, n_head=3, n_embd=24, dtype="float64")
 
 
-def random_model(dtype):
-    """A model with weights ten times as large as initial ones, so that its logits differ clearly."""
-    model = GPT2(dataclasses.replace(CONFIG, dtype=dtype), seed=1)
-    model.flat_params += 0.2 * np.random.default_rng(2).standard_normal(model.flat_params.shape).astype(dtype)
-    return model
-
-
 @pytest.fixture(scope="module")
 def model():
-    return random_model("float64")
-
-
-@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), ("float32", 2e-5)])
-@pytest.mark.parametrize("pieces", [[12], [1] * 12, [5, 1, 4, 2]])
-def test_logits_with_the_cache_are_the_models(dtype, tolerance, pieces):
-    model = random_model(dtype)
-    tokens = np.random.default_rng(3).integers(0, 256, (2, 12))
-    decoder = Decoder(model, batch=2)
-    cuts = np.cumsum([0, *pieces])
-    logits = np.concatenate([decoder.read(tokens[:, a:b]) for a, b in zip(cuts, cuts[1:])], axis=1)
-    expected = model.forward(tokens)
-    assert logits.dtype == expected.dtype
-    scale = np.abs(expected).max()
-    assert np.abs(logits - expected).max() < tolerance * scale
-
-
-def test_last_only_gives_the_last_row(model):
-    tokens = [[1, 2, 3, 4]]
-    whole = Decoder(model).read(tokens)
-    assert np.allclose(Decoder(model).read(tokens, last_only=True), whole[:, -1:], rtol=1e-12)
+    return random_model(CONFIG)
 
 
 def test_decoder_refuses_positions_past_the_window(model):

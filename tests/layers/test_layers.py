@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from gpt2.backward import auto
+from gpt2.backward import auto, choose
 from gpt2.layers import ALL_LAYERS, LAYERS, attention, matmul
 from tests.support.cases import CASES, NH, B, C, T, V, float_arguments
 
@@ -67,18 +67,6 @@ def test_backward_is_the_slope(case):
 
 
 @CASE
-def test_float32_agrees_with_float64(case):
-    inputs64, inputs32 = case.inputs(np.float64), case.inputs(np.float32)
-    out64, _ = case.forward(*inputs64)
-    out32, _ = case.forward(*inputs32)
-    assert relative_error(out32, out64) < 2e-6  # some ten roundings of 6e-8, including those of the inputs
-    dout = seeded_gradient(out64)
-    for d32, d64 in zip(backward(case, inputs32, dout.astype(np.float32)), backward(case, inputs64, dout)):
-        if d64 is not None:
-            assert relative_error(d32, d64) < 5e-6
-
-
-@CASE
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_shapes_and_dtype_are_kept(case, dtype):
     inputs = case.inputs(dtype)
@@ -104,9 +92,7 @@ def test_arguments_are_untouched(case):
     dout = seeded_gradient(out)
     dout.flags.writeable = False
     before = [None if x is None else x.copy() for x in saved]
-    layer = ALL_LAYERS[case.layer]
-    first = layer.backward(dout, saved, **case.static)
-    second = layer.backward(dout, saved, **case.static)
+    first, second = (ALL_LAYERS[case.layer].backward(dout, saved, **case.static) for _ in range(2))
     for was, x in zip(before, saved):
         assert was is x or np.array_equal(was, x)
     for a, b in zip(first, second):
@@ -130,6 +116,7 @@ def test_table_lists_the_seven_layers():
     assert list(LAYERS) == "encoder layernorm matmul attention gelu residual crossentropy".split()
     assert {layer.kind for layer in LAYERS.values()} == {"manual"}
     assert {case.layer for case in CASES} == set(ALL_LAYERS)
+    assert set(choose("manual")) == set(LAYERS)
 
 
 # Encoder
@@ -223,15 +210,6 @@ def test_crossentropy_survives_large_logits(dtype):
     np.testing.assert_allclose(losses, [2e4, np.log(2)], rtol=1e-6)
     dlogits, _ = LAYERS["crossentropy"].backward(np.array([2.0, 3.0], dtype), saved)
     np.testing.assert_allclose(dlogits, [[2, 0, -2], [-1.5, 1.5, 0]], rtol=1e-6)
-
-
-def test_crossentropy_is_invariant_to_a_shift_of_logits():
-    """Exactly in float64, as integers plus 2^20 are exact."""
-    logits = np.random.default_rng(0).integers(-8, 8, (T, V)).astype(np.float64)
-    targets = np.arange(T)
-    losses, _ = LAYERS["crossentropy"].forward(logits, targets)
-    shifted, _ = LAYERS["crossentropy"].forward(logits + 2.0**20, targets)
-    assert np.array_equal(losses, shifted)
 
 
 def test_targets_that_all_count_have_a_program_without_the_others():

@@ -23,9 +23,7 @@ def loss_curve(backward, steps=20):
     rng = np.random.default_rng(0)
     losses = []
     for _ in range(steps):
-        tokens = (
-            rng.integers(0, 65, (4, 16)) // 3
-        )  # some tokens are more frequent: there is something to learn
+        tokens = rng.integers(0, 65, (4, 16)) // 3  # some are more frequent: there is something to learn
         losses.append(model.loss_and_grads(tokens[:, ::-1], tokens))
         optimizer.step()
     return np.array(losses)

@@ -1,12 +1,5 @@
 """Every file that this project reads, how to read it, and how to spoil it.
 
-    for subject in subjects():
-        content = subject.make(folder)         a sound file, and what lies beside it; its bytes
-        subject.read(folder)                   what a program does with it
-
-    spoil(content, draw)                       the bytes with something wrong in them; draw is a random.Random
-    outcome(subject, folder, spoilt)           what reading that comes to: Outcome
-
 Reading a spoilt file may succeed, where no check could tell, or raise UserError in one line. All else is a
 surprise: another exception, a warning, a second line, more memory than the file's size allows, or no end.
 """
@@ -178,14 +171,10 @@ def all_in_one(folder):
 def write_all_in_one(folder, words):
     """A tokenizer.json of these words."""
     ids = {huggingface.spell(token): i for i, token in enumerate(words.ranks)}
-    merges = list(huggingface.merges(words))
+    merges = [[*map(huggingface.spell, pair)] for pair in huggingface.merges(words)]
     special = [{"content": text, "id": i, "special": True} for text, i in words.special.items()]
     content = {
-        "model": {
-            "type": "BPE",
-            "vocab": ids,
-            "merges": [[*map(huggingface.spell, p)] for p in merges],
-        },
+        "model": {"type": "BPE", "vocab": ids, "merges": merges},
         "added_tokens": special,
         "pre_tokenizer": BYTE_LEVEL,
         "decoder": BYTE_LEVEL,
@@ -205,9 +194,7 @@ def write_bin(path, stored="float32"):
 
 def of_file(name, file, write, read, **more):
     """A kind of file that has nothing beside it: write(path) and read(path)."""
-    return Subject(
-        name, file, lambda folder: write(folder / file), lambda folder: read(folder / file), **more
-    )
+    return Subject(name, file, lambda place: write(place / file), lambda place: read(place / file), **more)
 
 
 def subjects():
@@ -273,7 +260,7 @@ VALUES = [
 
 
 def spoil(content, draw):
-    """The bytes with one to three things wrong."""
+    """The bytes with one to three things wrong, by random.Random `draw`."""
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         content = draw.choice(WAYS)(bytearray(content), draw)
     return bytes(content)
@@ -304,9 +291,8 @@ def change_bytes(content, draw):
     elif kind == "cut":
         return content[:at]
     elif kind == "lengthen":
-        return content + draw.choice(
-            (b"\0", b"\n", b"{}", draw.randbytes(7), bytes(4096), content[:99], content)
-        )
+        more = b"\0", b"\n", b"{}", draw.randbytes(7), bytes(4096), content[:99], content
+        return content + draw.choice(more)
     elif kind == "take":
         del content[at : at + draw.choice((1, 2, 4, 8, 100))]
     else:

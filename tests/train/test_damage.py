@@ -24,15 +24,8 @@ SUBJECTS = {subject.name: subject for subject in subjects()}
 
 
 def each(subjects):
-    """Parametrizes a test by kinds of files, without those that need a package that is not installed."""
-    return pytest.mark.parametrize(
-        "subject", subjects, ids=[subject.name for subject in subjects], indirect=True
-    )
-
-
-@pytest.fixture
-def subject(request):
-    return request.param
+    """Parametrizes a test by kinds of files."""
+    return pytest.mark.parametrize("subject", subjects, ids=lambda subject: subject.name)
 
 
 def examples(count):
@@ -79,11 +72,10 @@ VALUE = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-JSON_FILES = [s for s in SUBJECTS.values() if s.file.endswith(".json") or s.name == "metrics"]
 
 
 @pytest.mark.slow
-@each(JSON_FILES)
+@each([s for s in SUBJECTS.values() if s.file.endswith(".json") or s.name == "metrics"])
 @examples(25)
 @given(value=VALUE, data=st.data())
 def test_any_json_is_read_or_refused(subject, tmp_path, value, data):
@@ -177,10 +169,9 @@ def test_config_of_a_larger_model_than_the_weights_is_refused(tmp_path):
         pretrained.find(str(tmp_path / "hf")).model()
 
 
-OUTSIDE = ["../m.safetensors", "/etc/passwd", "..", "", "a\0b", "\ud800", "a/b", "a\\..\\b"]
-
-
-@pytest.mark.parametrize("name", OUTSIDE, ids=ascii)
+@pytest.mark.parametrize(
+    "name", ["../m.safetensors", "/etc/passwd", "..", "", "a\0b", "\ud800", "a/b", "a\\..\\b"], ids=ascii
+)
 def test_index_may_only_name_files_in_its_folder(tmp_path, name):
     huggingface.write(tmp_path / "hf", model().params, CONFIG)
     (tmp_path / "hf" / huggingface.WEIGHTS).rename(tmp_path / "m.safetensors")  # a sound file, elsewhere

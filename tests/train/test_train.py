@@ -247,23 +247,17 @@ def test_spike_of_the_loss_is_reported_also_after_a_resume(
     assert text in capsys.readouterr().out
 
 
-def start_and_wait(folder, *flags):
-    """train.py in the background, once its first checkpoint is there."""
-    command = small_run.command(*flags, "--out", folder)
-    process = small_run.start(command, env=None)  # with the threads of this process, for the same bits
+@posix
+@pytest.mark.parametrize("name, status", rest_slow([("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]))
+def test_signal_saves_the_run_and_prints_how_to_resume(small, tmp_path, name, status, hangup):
+    folder = tmp_path / "stopped"
+    often = "--steps 100000 --save-every 1 --eval-every 0".split()
+    process = small_run.start(small_run.command(*small, *often, "--out", folder))
     end = time.monotonic() + 300
     while not (folder / "last.safetensors").exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end, "no checkpoint after 300 seconds"
         time.sleep(0.01)
-    return process
-
-
-@posix
-@pytest.mark.parametrize("name, status", rest_slow([("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]))
-def test_signal_saves_the_run_and_prints_how_to_resume(small, tmp_path, name, status, hangup):
-    folder = tmp_path / "stopped"
-    process = start_and_wait(folder, *small, *"--steps 100000 --save-every 1 --eval-every 0".split())
     process.send_signal(getattr(signal, name))
     out, error = process.communicate(timeout=300)
     assert process.returncode == status and error == ""
@@ -364,6 +358,15 @@ def test_single_files_of_a_run_are_not_overwritten_without_the_flag(small, tmp_p
         (["--worker-timeout", "2"], "--worker-timeout has no effect without --parallel processes or"),
         (["--shard"], "--shard has no effect without --parallel mpi"),
         (["--shard", "--parallel", "processes"], "--shard has no effect without --parallel mpi"),
+        (
+            ["--parallel", "processes", "--workers", "3"],
+            "--workers 3: a batch of 4 sequences cannot be cut into 3 equal shares; "
+            "take --batch-size 3 or 6, or --workers 2",
+        ),
+        (["--parallel", "shares", "--workers", "7"], "--workers 7: a batch has only 4 sequences"),
+        (["--workers", "0"], "--workers 0: expected a number from 1, or auto"),
+        (["--workers", "two"], "--workers two: expected a number from 1, or auto"),
+        (["--parallel", "thread"], "--parallel: expected one of fastest, none, shares, processes, mpi"),
         (["--overwrite"], "--overwrite has no effect without --out"),
         (
             ["--lines", "llm.c", "--sample-every", "5", "--sample-tokens", "17"],
@@ -425,14 +428,14 @@ def test_gradient_that_is_not_finite_ends_the_run_and_changes_nothing(small, tmp
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("backward", ["manual", "auto", "whole"])
-def test_detect_anomaly_names_the_line(small, tmp_path, at_step, refusal, backward):
+def test_detect_anomaly_names_the_line(small, tmp_path, at_step, refusal):
+    """By every backward: tests/model/test_numbers.py."""
+
     def set_large(run):
         run.model.params["qkvb"][0] = 1e25  # scores of 1e50
 
     at_step(5, set_large)
-    flags = [*small, "--backward", backward, "--detect-anomaly"]
-    error = refusal(program.main, *flags, "--out", tmp_path / "a")
+    error = refusal(program.main, *small, "--detect-anomaly", "--out", tmp_path / "a")
     assert error.startswith("error: step 6: gpt2/layers/attention.py:")
 
 

@@ -1,6 +1,5 @@
 """gpt2.train as a library: an iterator of steps, callbacks, reporters, runs that are left and resumed."""
 
-import io
 import math
 import os
 import sys
@@ -18,6 +17,7 @@ from gpt2.train.recipe import new_settings
 from gpt2.weights import checkpoint
 from tests.support import small_run
 from tests.support.small_run import ROOT
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
@@ -44,9 +44,8 @@ def test_steps_are_yielded_complete_and_print_nothing(settings, tmp_path, capsys
 
 def test_steps_train_as_the_program_does_to_the_bit(settings, tmp_path):
     losses = [step.loss for step in steps(settings)]
-    changed = {
-        name: value for name, value in vars(settings).items() if value != getattr(new_settings({}), name)
-    }
+    usual = vars(new_settings({}))
+    changed = {name: value for name, value in vars(settings).items() if value != usual[name]}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in changed.items()]
     assert program.main([*flags, "--out", str(tmp_path / "other")]) == 0
     one, other = (checkpoint.load(tmp_path / name / "last.safetensors") for name in ("run", "other"))
@@ -210,16 +209,9 @@ def test_epochs_count_passes_over_the_text(settings):
     assert metrics.read(run.folder).get("epoch")[1][-1] == round(all_steps[-1].epoch, 4)
 
 
-class Screen(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self):
-        return True
-
-
 def test_train_shows_progress_in_a_terminal(settings, monkeypatch, capsys):
     for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, Screen())
+        monkeypatch.setattr(sys, name, Terminal())
     run = train(settings)
     bar, out = sys.stderr.getvalue(), sys.stdout.getvalue()
     assert "6/6" in bar and "val_loss=" in bar and "epoch=" in bar

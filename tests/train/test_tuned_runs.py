@@ -44,22 +44,16 @@ def begin(prose, start):
     """begin(out, *flags, init=start): trains a run from the checkpoint, or with init=None a new model."""
 
     def begin(out, *flags, init=start):
-        model = (
-            ["--init", init]
-            if init
-            else "--tokenizer byte --n-layer 2 --n-head 2 --n-embd 16 --optimizer adamw".split()
-        )
+        new = "--tokenizer byte --n-layer 2 --n-head 2 --n-embd 16 --optimizer adamw".split()
+        model = ["--init", init] if init else new
         return train("--data", prose[0], *model, "--out", out, *FLAGS, *flags)
 
     return begin
 
 
-def saved(*folders):
-    """The arrays of the last checkpoints."""
-    return [checkpoint.load(folder / "last.safetensors")[0] for folder in folders]
-
-
-def assert_same(one, other):
+def assert_same(*folders):
+    """Two runs have the same arrays in their last checkpoints."""
+    one, other = (checkpoint.load(folder / "last.safetensors")[0] for folder in folders)
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
@@ -93,7 +87,7 @@ def test_resumed_adapters_have_the_bits_of_an_uninterrupted_run(begin, start, tm
     shutil.move(start.parent, tmp_path / "moved")
     assert train("--resume", two, "--steps", 6) == 2  # its base is gone
     assert train("--resume", two, "--steps", 6, "--init", tmp_path / "moved" / start.name) == 0
-    assert_same(*saved(one, two))
+    assert_same(one, two)
 
 
 @pytest.mark.slow
@@ -101,7 +95,7 @@ def test_shares_and_processes_train_the_same_adapters(begin, tmp_path):
     folders = tmp_path / "shares", tmp_path / "processes"
     for folder in folders:
         assert begin(folder, *LORA, "--parallel", folder.name, "--workers", 2) == 0
-    assert_same(*saved(*folders))
+    assert_same(*folders)
 
 
 def test_fastest_backward_of_adapters_is_found(begin, tmp_path, capsys):

@@ -8,8 +8,7 @@ import pytest
 import gpt2
 from gpt2.commands import convert, evaluate, sample
 from gpt2.commands.check import VARIANT
-from gpt2.train import program
-from gpt2.weights import checkpoint
+from tests.train.test_tuned_runs import assert_same, train
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
@@ -24,10 +23,6 @@ FLAGS = (
 PLAIN = "--backward whole --parallel none".split()
 
 
-def train(*flags):
-    return program.main([str(flag) for flag in flags])
-
-
 @pytest.fixture
 def begin(prose, tmp_path):
     """begin(name, *flags): trains a run of a small model with these settings; returns its folder."""
@@ -38,11 +33,6 @@ def begin(prose, tmp_path):
         return tmp_path / name
 
     return begin
-
-
-def assert_same(*folders):
-    one, other = (checkpoint.load(folder / "last.safetensors")[0] for folder in folders)
-    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_run_is_resumed_sampled_and_converted(begin, prose, tmp_path, capsys):
@@ -68,10 +58,7 @@ def test_run_is_resumed_sampled_and_converted(begin, prose, tmp_path, capsys):
         ([*start, "--activation", "relu"], "--activation relu: the weights"),
         ([*start, "--bias"], "--bias: the weights"),
         (["--resume", one, "--n-inner", 24], "--n-inner 24: the run in"),
-        (
-            ["--data", prose[0], "--tokenizer", "byte", "--untied", "--lines", "llm.c"],
-            "only for GPT-2 as it was",
-        ),
+        ([*"--data stdlib --tokenizer byte --untied --lines llm.c".split()], "only for GPT-2 as it was"),
         (["--activation", "gelo"], "--activation: expected one of gelu_new, "),
     ):
         assert train(*flags) == 2
@@ -82,10 +69,7 @@ def test_run_is_resumed_sampled_and_converted(begin, prose, tmp_path, capsys):
 @pytest.mark.slow
 def test_every_way_of_training_has_its_bits(begin):
     """As many processes as shares sum in the same order; manual and derived agree to rounding."""
-    assert_same(
-        begin("s", "--parallel", "shares", "--workers", 2),
-        begin("p", "--parallel", "processes", "--workers", 2),
-    )
+    assert_same(*(begin(kind, "--parallel", kind, "--workers", 2) for kind in ("shares", "processes")))
     losses = [
         gpt2.load(begin(b, "--backward", b)).loss(*np.arange(24).reshape(2, 1, 12))
         for b in ("manual", "auto", "whole")
@@ -94,10 +78,8 @@ def test_every_way_of_training_has_its_bits(begin):
 
 
 def test_dry_run_estimates_it(capsys):
-    sizes = (
-        "--tokenizer byte --data stdlib --n-layer 2 --n-head 2 --n-embd 16 --batch-size 2 --dry-run".split()
-    )
-    assert train(*sizes, *SETTINGS) == 0
+    sizes = "--tokenizer byte --data stdlib --n-layer 2 --n-head 2 --n-embd 16 --batch-size 2".split()
+    assert train(*sizes, "--dry-run", *SETTINGS) == 0
     out = capsys.readouterr().out
     model = gpt2.GPT2(gpt2.GPT2Config(256, 64, 2, 2, 16, **VARIANT))
     assert f"{model.num_parameters:,}" in out and "a step" in out
