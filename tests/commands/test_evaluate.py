@@ -65,37 +65,28 @@ def test_smaller_batches_give_the_same_losses(model, monkeypatch):
     assert np.allclose(evaluate.token_losses(model, tokens), expected, rtol=1e-12)
 
 
-def zeros(vocab_size=256):
-    """A model of zeros: its logits are equal."""
-    return GPT2(dataclasses.replace(CONFIG, vocab_size=vocab_size), seed=None)
+WORDS = tokenizer.byte()
+WITH_END = tokenizer.Tokenizer("bpe:256", tokenizer.GPT2_PIECES, WORDS.ranks, {tokenizer.END_OF_TEXT: 256})
 
 
-def test_figures_of_equal_logits():
-    """log V nats per token, perplexity V, and 8 bits per byte if a token is a byte."""
-    words = tokenizer.byte()
-    score = evaluate.evaluate(zeros(), words, words.encode("naïve and free"))
-    assert score.tokens == score.bytes == 14  # 15 bytes, the first of which is not predicted
-    assert math.isclose(score.nats_per_token, math.log(256))
-    assert math.isclose(score.perplexity, 256)
-    assert math.isclose(score.bits_per_byte, 8)
-
-
-def test_first_token_is_predicted_from_the_end_of_text():
-    """If the tokenizer has it: then all bytes count, and ends of text count as tokens of no bytes."""
-    ranks = tokenizer.byte().ranks
-    words = tokenizer.Tokenizer("bpe:256", tokenizer.GPT2_PIECES, ranks, {tokenizer.END_OF_TEXT: 256})
-    model = zeros(257)
-    score = evaluate.evaluate(model, words, np.array([65, 256, 66]))
-    assert (score.tokens, score.bytes) == (3, 2)
-    assert math.isclose(score.bits_per_byte, 3 * math.log2(257) / 2)
-    assert evaluate.evaluate(model, words, np.array([65])).tokens == 1
-
-
-def test_bits_per_byte_of_characters_of_several_bytes():
-    words = tokenizer.char("éa")
-    score = evaluate.evaluate(zeros(2), words, words.encode("aéé"))
-    assert (score.tokens, score.bytes) == (2, 4)
-    assert math.isclose(score.bits_per_byte, 2 * 1 / 4)
+@pytest.mark.parametrize(
+    "words, tokens, predicted, count",
+    [
+        (WORDS, [*"naïve and free".encode()], 14, 14),  # of 15 bytes the first is not predicted
+        (tokenizer.char("aé"), [0, 1, 1], 2, 4),
+        (WITH_END, [65, 256, 66], 3, 2),  # the first is predicted from an end of text, which has no bytes
+        (WITH_END, [65], 1, 1),
+    ],
+    ids=["bytes", "characters", "end of text", "one token"],
+)
+def test_figures_of_equal_logits(words, tokens, predicted, count):
+    """Of a model of zeros: log V nats per token, perplexity V, and their bits by the count of bytes."""
+    V = words.vocab_size
+    zeros = GPT2(dataclasses.replace(CONFIG, vocab_size=V), seed=None)
+    score = evaluate.evaluate(zeros, words, np.array(tokens))
+    assert (score.tokens, score.bytes) == (predicted, count)
+    assert math.isclose(score.nats_per_token, math.log(V)) and math.isclose(score.perplexity, V)
+    assert math.isclose(score.bits_per_byte, predicted * math.log2(V) / count)
 
 
 # ---- The command -----------------------------------------------------------------------------------------
@@ -150,6 +141,5 @@ def test_invalid_arguments_are_one_line(run, monkeypatch, refusal, arguments, me
 
 def test_corpus_may_be_named(monkeypatch):
     monkeypatch.setattr(named, "tinyshakespeare", lambda: "O Romeo")
-    words = tokenizer.byte()
-    assert words.decode(evaluate.read_data("tinyshakespeare", words)) == "O Romeo"
+    assert WORDS.decode(evaluate.read_data("tinyshakespeare", WORDS)) == "O Romeo"
     assert set(corpora.NAMED) == {"tinyshakespeare", "stdlib"}

@@ -94,12 +94,9 @@ def test_probabilities_with_temperature_top_k_and_top_p():
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(temperature=-1), "temperature is -1"),
         (dict(temperature=float("nan")), "temperature is nan"),
-        (dict(top_k=-1), "top_k is -1"),
         (dict(top_p=0), "top_p is 0"),
         (dict(top_p=1.5), "top_p is 1.5"),
-        (dict(max_tokens=-1), "max_tokens is -1"),
         (dict(tokens=[]), "prompt is empty"),
         (dict(tokens=3), "tokens is 3, expected a text or a list"),
         (dict(tokens=[[1], [2, 3]]), "expected a text or a list"),

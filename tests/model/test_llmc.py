@@ -196,23 +196,20 @@ def test_missing_file_and_folder_are_refused(tmp_path):
 # ---- Debug states ----------------------------------------------------------------------------------------
 
 
-def test_state_of_pytorch_agrees(peer, tmp_path, capsys):
-    """Logits, loss and sixteen gradients, through gpt2 convert."""
-    (tmp_path / "model.bin").write_bytes(peer_checkpoint(peer, "float32"))
-    (tmp_path / "state.bin").write_bytes(peer_state(peer, *batch()))
-    assert convert.main([str(tmp_path / "model.bin"), "--check-state", str(tmp_path / "state.bin")]) == 0
+def test_state_equals_pytorchs(peer, tmp_path, capsys):
+    """Read by gpt2 convert: logits, loss and sixteen gradients; and written: tokens byte by byte, results
+    within rounding."""
+    inputs, targets = batch()
+    model_bin, path = tmp_path / "model.bin", tmp_path / "state.bin"
+    model_bin.write_bytes(peer_checkpoint(peer, "float32"))
+    expected = peer_state(peer, inputs, targets)
+    path.write_bytes(expected)
+    assert convert.main([str(model_bin), "--check-state", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 18 + 1 and lines[-1] == "all agree"
     assert all(line.endswith("ok") and float(line.split()[1]) < 1e-5 for line in lines[1:-1])
 
-
-def test_written_state_equals_pytorchs(peer, tmp_path):
-    """Tokens byte by byte, results within rounding."""
-    inputs, targets = batch()
-    (tmp_path / "model.bin").write_bytes(peer_checkpoint(peer, "float32"))
-    expected = peer_state(peer, inputs, targets)
-    model = pretrained.find(str(tmp_path / "model.bin")).model()
-    path = tmp_path / "state.bin"
+    model = pretrained.find(str(model_bin)).model()
     files.write_state(path, convert.state_of(model, inputs, targets), model.config)
     content = path.read_bytes()
     assert len(content) == len(expected)

@@ -61,15 +61,11 @@ def test_invalid_flag_is_named(argv, message):
     assert message in error.value.as_flag and "\n" not in str(error.value)
 
 
-def test_toml_settings_may_be_in_tables(tmp_path):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])  # with a byte order mark
+def test_toml_settings_may_be_in_tables(tmp_path, encoding):
     path = tmp_path / "c.toml"
-    path.write_text('batch-size = 8\n[any]\nlr = 0\nname = "x"\nloud = true\n')
+    path.write_text('batch-size = 8\n[any]\nlr = 0\nname = "x"\nloud = true\n', encoding)
     assert read_toml(path, Example) == {"batch_size": 8, "lr": 0.0, "name": "x", "loud": True}
-
-
-def test_toml_may_begin_with_a_byte_order_mark(tmp_path):
-    (tmp_path / "c.toml").write_text("batch_size = 8\n", encoding="utf-8-sig")
-    assert read_toml(tmp_path / "c.toml", Example) == {"batch_size": 8}
 
 
 @pytest.mark.parametrize(

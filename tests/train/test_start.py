@@ -138,17 +138,13 @@ def test_char_model_keeps_its_alphabet(prose, tmp_path):
     assert program.main(["--resume", second, "--steps", "5"]) == 0
 
 
-def test_sample_of_a_fine_tuned_run(start, tmp_path, capsys):
-    assert program.main([*start, "--out", str(tmp_path / "run")]) == 0
+def test_sample_of_a_run_in_double_precision_from_single_precision_weights(start, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert program.main([*start, "--dtype", "float64", "--out", run]) == 0
+    assert pretrained.find(run).config.dtype == "float64"
     capsys.readouterr()
-    assert sample.main(["--run", str(tmp_path / "run"), "--prompt", "the ", "--max-tokens", "20"]) == 0
+    assert sample.main(["--run", run, "--prompt", "the ", "--max-tokens", "20"]) == 0
     assert capsys.readouterr().out.startswith("the ")
-
-
-def test_run_in_double_precision_from_single_precision_weights(start, tmp_path):
-    out = tmp_path / "run"
-    assert program.main([*start, "--dtype", "float64", "--out", str(out)]) == 0
-    assert pretrained.find(str(out)).config.dtype == "float64"
 
 
 @pytest.mark.parametrize(

@@ -209,9 +209,13 @@ def test_epochs_count_passes_over_the_text(settings):
     assert metrics.read(run.folder).get("epoch")[1][-1] == round(all_steps[-1].epoch, 4)
 
 
+class Screen(Terminal):
+    encoding = "utf-8"
+
+
 def test_train_shows_progress_in_a_terminal(settings, monkeypatch, capsys):
     for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, Terminal())
+        monkeypatch.setattr(sys, name, Screen())
     run = train(settings)
     bar, out = sys.stderr.getvalue(), sys.stdout.getvalue()
     assert "6/6" in bar and "val_loss=" in bar and "epoch=" in bar

@@ -79,13 +79,7 @@ def test_other_commands_of_the_page_run(tmp_path, monkeypatch, quick_peak, gpt2_
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
     Path("more.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    for name in (
-        "fineweb_train_1.bin",
-        "fineweb_train_2.bin",
-        "fineweb_val_0.bin",
-        "tokens/x_train.bin",
-        "y.bin",
-    ):
+    for name in "fineweb_train_1.bin fineweb_train_2.bin fineweb_val_0.bin tokens/x_train.bin y.bin".split():
         Path(name).parent.mkdir(exist_ok=True)
         write_tokens(name, gpt2_tokenizer.encode(text))
     nanogpt = Path("nanoGPT/data/shakespeare_char")
