@@ -94,17 +94,11 @@ def state():
 
 
 def plain(rng):
-    def f(x):
-        return np.sum(np.array([x[0], x[1] * 2.0]))
-
-    return ad.compile(f)
+    return ad.compile(lambda x: np.sum(np.array([x[0], x[1] * 2.0])))
 
 
 def drawing(rng):
-    def f(x):
-        return np.sum(x * rng.normal(size=2))
-
-    return ad.compile(f)
+    return ad.compile(lambda x: np.sum(x * rng.normal(size=2)))
 
 
 @ad.custom_vjp

@@ -22,10 +22,11 @@ def test_the_dtype_of_a_memory_map_counts(tmp_path):
             np.testing.assert_array_equal(found, 2 * np.asarray(x))
 
 
-def test_a_memory_map_is_written_to(tmp_path):
-    def double(x):
-        x *= 2.0
+def double(x):
+    x *= 2.0
 
+
+def test_a_memory_map_is_written_to(tmp_path):
     g, x = ad.compile(double), on_disk(tmp_path / "x", float)
     for n in range(3):
         g(x)
@@ -58,12 +59,9 @@ def test_arguments_in_another_byte_order():
         found = g(given)
         np.testing.assert_array_equal(found, f(x).astype(float))
         assert found.dtype.isnative
-    (d,) = (ad.grad(lambda x: np.sum(x**3))(other),)
+    d = ad.grad(lambda x: np.sum(x**3))(other)
     np.testing.assert_allclose(d, 3 * x**2, rtol=1e-14)
     assert d.dtype.isnative
-
-    def double(x):
-        x *= 2.0
 
     g = ad.compile(double)
     for _ in range(2):
