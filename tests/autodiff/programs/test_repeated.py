@@ -36,8 +36,8 @@ def pair(f, part=layer):
     return ad.FixedPair(partial(f, ad.repeated(part)))
 
 
-def joint_source(f, part, *args):
-    return pair(f, part).entry(args, {})[0].joint.program.source
+def joint_source(part):
+    return pair(chain, part).entry((X, W), {})[0].joint.program.source
 
 
 def recorded_calls(f, *args):
@@ -63,7 +63,7 @@ def test_repeated_keeps_results_and_inlines_few_calls(n):
 
 def test_joint_program_makes_each_view_of_an_input_once():
     """Every call, in the forward and in the backward, reads a slice of the weights."""
-    source = joint_source(chain, layer, X, W)
+    source = joint_source(layer)
     assert source.count("= each_row(w)") == 1 and "= w[" not in source
 
 
@@ -123,15 +123,7 @@ def test_calls_that_differ_only_in_their_slices():
     forward, backward, _ = partition(joint_graph(f), 2, 1)
     for half in (forward, backward):
         bodies = [n.attrs["body"] for n in half.nodes if n.op == "outlined"]
-        assert len(bodies) == 30
-        assert len(set(bodies)) == 1
-    assert_same(f)
-
-
-def test_weights_that_are_also_read_outside_the_calls():
-    def f(part, x, w):
-        return chain(part, x, w) + np.sum(w**2) + np.sum(np.sin(w[3]))
-
+        assert len(bodies) == 30 and len(set(bodies)) == 1
     assert_same(f)
 
 
@@ -149,9 +141,9 @@ def test_a_slice_that_two_calls_read_stays_a_node():
     assert_same(f)
 
 
-@pytest.mark.parametrize(
-    "slice_k", [lambda w, k: w[:, k], lambda w, k: w[:, :, k : k + 2], lambda w, k: w[-k - 1]]
-)
+@pytest.mark.parametrize("slice_k", [
+    lambda w, k: w[:, k], lambda w, k: w[:, :, k : k + 2], lambda w, k: w[-k - 1]
+])  # fmt: skip
 def test_slices_along_any_axis(slice_k):
     def part(x, w):
         return np.tanh(x + np.mean(w) * np.sin(w).sum()) * np.cos(x) + np.exp(-x * x) / (2 + x**2)
@@ -176,7 +168,7 @@ def test_function_runs_once_for_all_calls():
 
     assert len(recorded_calls(partial(chain, ad.repeated(counted)), X, W)) == 30
     assert len(runs) == 1
-    assert "def " in joint_source(chain, counted, X, W)
+    assert "def " in joint_source(counted)
 
 
 def test_other_types_and_settings_are_recorded_separately():
@@ -210,23 +202,12 @@ def test_several_results():
 OFFSET = np.arange(8.0)
 
 
-def branches_on_a_value(x, w):
-    return np.tanh(x @ w) if x.sum() > 0 else np.sin(x @ w)
-
-
-def reads_a_global(x, w):
-    return np.tanh(x @ w + OFFSET)
-
-
-def returns_its_argument(x, w):
-    return x
-
-
-def returns_a_view(x, w):
-    return x[:, ::-1]
-
-
-@pytest.mark.parametrize("part", [branches_on_a_value, reads_a_global, returns_its_argument, returns_a_view])
+@pytest.mark.parametrize("part", [
+    lambda x, w: np.tanh(x @ w) if x.sum() > 0 else np.sin(x @ w),
+    lambda x, w: np.tanh(x @ w + OFFSET),
+    lambda x, w: x,
+    lambda x, w: x[:, ::-1],
+], ids=["branches on a value", "reads a global", "returns its argument", "returns a view"])  # fmt: skip
 def test_functions_that_must_run_at_each_call(part):
     """Their recordings do not hold for other calls."""
 
@@ -255,25 +236,16 @@ def test_writes_to_arguments():
     assert_same(f, writes)
 
 
-def test_writes_to_results():
-    def f(part, x, w):
-        for k in range(30):
-            y = part(x, w[k])
-            y[0] *= 2.0
-            x = y
-        return np.sum(x * x)
-
-    assert_same(f)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_branch_on_a_result(sign):
+def test_writes_to_results_branches_on_them_and_weights_read_outside_the_calls():
     def f(part, x, w):
         for k in range(30):
             x = part(x, w[k])
-        return np.sum(x) if x[0, 0] > 0 else np.sum(-3.0 * x)
+            x[0] *= 2.0
+        total = np.sum(w**2) + np.sum(np.sin(w[3]))
+        return total + np.sum(x) if x[0, 0] > 0 else total - np.sum(3.0 * x)
 
-    assert_same(f, args=(sign * X, W))
+    for sign in (1, -1):
+        assert_same(f, args=(sign * X, W))
 
 
 def test_other_transforms_take_repeated_functions():

@@ -1,6 +1,4 @@
-"""NumPy functions on recorded values give what NumPy gives on plain ones: type, shape, dtype, and value to
-the last bit; and the graph computes the same again.
-"""
+"""NumPy functions give recorded values NumPy's type, shape, dtype and bits; the graph computes the same."""
 
 import numpy as np
 import pytest
@@ -25,13 +23,12 @@ def rng():
     return np.random.default_rng(17)
 
 
-def rows(lines):
-    """(function, arguments) of each line."""
-    for call, shapes in (line.split(" -- ") for line in lines):
-        yield eval(call), eval(f"[{shapes}]")
+def row(line):
+    call, shapes = line.split(" -- ")
+    return eval(call), eval(f"[{shapes}]")
 
 
-TABLES = {name: [*rows(lines)] for name, lines in sections(__file__).items()}
+TABLES = {name: [row(line) for line in lines] for name, lines in sections(__file__).items()}
 # Compositions round otherwise than NumPy's own loops (var, quantile, i0); a few dozen roundings fit in this
 BUDGET = {np.float16: 2e-3, np.float32: 1e-5, np.float64: 1e-12}
 
@@ -86,8 +83,7 @@ def compare(f, args):
     for a, b in zip(args, before):
         np.testing.assert_array_equal(a, b)
     same(plain, rec.results)
-    leaves = [x for x in flatten(rec.results)[0]]
-    for x, y, node in zip(leaves, again, rec.graph.outputs, strict=True):
+    for x, y, node in zip(flatten(rec.results)[0], again, rec.graph.outputs, strict=True):
         x = np.asarray(x)
         assert np.asarray(y).dtype == node.dtype == x.dtype
         budget = BUDGET.get(x.real.dtype.type, 0)
@@ -163,7 +159,7 @@ def test_piecewise_where_the_other_function_has_no_value():
     assert ad.why_recorded(g) is None
 
 
-def test_piecewise_calls_each_function_once(rng):
+def test_piecewise_calls_each_function_once():
     calls = []
 
     def count(v):
@@ -190,29 +186,22 @@ def test_nothing_minus_zero():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "float32", "float64"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"period": 16},
-        {"period": 7},
-        {"period": 7.5, "axis": 0},
-        {"discont": 4.0},
-        {"discont": 0.5, "period": np.float64(3)},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {}, {"period": 16}, {"period": 7}, {"period": 7.5, "axis": 0}, {"discont": 4.0},
+    {"discont": 0.5, "period": np.float64(3)},
+])  # fmt: skip
 def test_unwrap(dtype, options, rng):
     """Differences of bytes overflow; a whole period keeps integers what they are."""
-    x = rng.integers(0, 250, (4, 5)).astype(dtype) * (0.5 if dtype[0] == "f" else 1)
+    x, f = rng.integers(0, 250, (4, 5)).astype(dtype), lambda x: np.unwrap(x, **options)
+    x = x * (0.5 if dtype[0] == "f" else 1)
     if dtype == "uint8" and options.get("period") in (7, 16):
         with pytest.raises(OverflowError):
-            np.unwrap(x, **options)
+            f(x)
         with pytest.raises(OverflowError):
-            ad.compile(lambda x: np.unwrap(x, **options))(x)
+            ad.compile(f)(x)
         return
     x = x.astype(dtype)
-    found = ad.compile(lambda x: np.unwrap(x, **options))(x)
-    np.testing.assert_allclose(found, np.unwrap(x, **options), rtol=1e-5, atol=1e-4, strict=True)
+    np.testing.assert_allclose(ad.compile(f)(x), f(x), rtol=1e-5, atol=1e-4, strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
@@ -227,13 +216,10 @@ def test_modf_at_its_ends(dtype):
         np.testing.assert_array_equal(ad.grad(lambda x: np.sum(np.modf(x)[0]))(x[:4]), np.ones(4))
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        np.array([1.0, 3.0, -0.3, 0.0, -0.0, 5e-324, 1e308, np.inf, np.nan]),
-        *(np.array([1, -6], "int8"), np.array([1.5], "float16"), np.float32(3.5), 2.75),
-    ],
-)
+@pytest.mark.parametrize("x", [
+    np.array([1.0, 3.0, -0.3, 0.0, -0.0, 5e-324, 1e308, np.inf, np.nan]),
+    np.array([1, -6], "int8"), np.array([1.5], "float16"), np.float32(3.5), 2.75,
+])  # fmt: skip
 def test_frexp_has_numpys_bits_and_types(x):
     with np.errstate(invalid="ignore"):
         same_when_compiled(lambda x: np.frexp(x), x)

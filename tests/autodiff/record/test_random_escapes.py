@@ -17,35 +17,31 @@ def test_none_is_silently_wrong():
 
 
 def harmless(*names):
-    """Plant: a number is not followed beyond these instructions."""
+    """A number is not followed beyond these instructions."""
+    effect = Flow.effect
 
-    def plant(monkeypatch):
-        effect = Flow.effect
+    def faulty(self, ins, state):
+        if ins.opname not in names:
+            return effect(self, ins, state)
+        n = ins.arg or 0
+        pops = {"BUILD_LIST": n, "BUILD_MAP": 2 * n, "CALL": n + 2, "STORE_SUBSCR": 3, "YIELD_VALUE": 1}
+        return pops.get(ins.opname, 2), ins.opname != "STORE_SUBSCR", "ends"
 
-        def faulty(self, ins, state):
-            if ins.opname not in names:
-                return effect(self, ins, state)
-            n = ins.arg or 0
-            pops = {"BUILD_LIST": n, "BUILD_MAP": 2 * n, "CALL": n + 2, "STORE_SUBSCR": 3, "YIELD_VALUE": 1}
-            return pops.get(ins.opname, 2), ins.opname != "STORE_SUBSCR", "ends"
-
-        monkeypatch.setattr(Flow, "effect", faulty)
-
-    return plant
+    return Flow, "effect", faulty
 
 
-def forgetting_variables(monkeypatch):
-    monkeypatch.setattr(Flow, "stored", lambda self, ins, state: state.after(ins.opname != "DELETE_FAST"))
+def without_handlers(self, *args, init=Flow.__init__):
+    init(self, *args)
+    self.handlers = []
 
 
-def without_handlers(monkeypatch):
-    init = Flow.__init__
+def without_callers(*args, fate=plain_numbers._fate):
+    return fate(*args).replace(plain_numbers.RETURNS, plain_numbers.DECIDES)
 
-    def faulty(self, *args):
-        init(self, *args)
-        self.handlers = []
 
-    monkeypatch.setattr(Flow, "__init__", faulty)
+def in_place_like_others(self, ins, state, computed=Flow.computed):
+    pops, pushes, what = computed(self, ins, state)
+    return pops, pushes, "passes" if what == "loses" and ins.argrepr.endswith("=") else what
 
 
 inner_comprehensions = pytest.mark.skipif(
@@ -53,63 +49,26 @@ inner_comprehensions = pytest.mark.skipif(
 )
 
 
-def without_functions_inside(monkeypatch):
-    monkeypatch.setattr(Flow, "check_inner", lambda self, name: None)
-
-
-def without_jumps(monkeypatch):
-    monkeypatch.setattr(plain_numbers, "JUMPS", frozenset())
-
-
-def without_callers(monkeypatch):
-    fate = plain_numbers._fate
-    monkeypatch.setattr(
-        plain_numbers,
-        "_fate",
-        lambda *args: fate(*args).replace(plain_numbers.RETURNS, plain_numbers.DECIDES),
-    )
-
-
-def blind_to_locals(monkeypatch):
-    monkeypatch.setattr(plain_numbers, "_SHOW_VARIABLES", frozenset())
-
-
-def numbers_for_constants(monkeypatch):
-    monkeypatch.setattr(recorder.Recorder, "has_derivative", lambda self, node: False)
-
-
-def in_place_like_others(monkeypatch):
-    computed = Flow.computed
-
-    def faulty(self, ins, state):
-        pops, pushes, what = computed(self, ins, state)
-        return pops, pushes, "passes" if what == "loses" and ins.argrepr.endswith("=") else what
-
-    monkeypatch.setattr(Flow, "computed", faulty)
-
-
-@pytest.mark.parametrize(
-    ("plant", "first"),
-    [
-        (harmless("BINARY_OP"), 35),
-        (harmless("BUILD_LIST"), 41),
-        (harmless("BUILD_MAP"), 685),
-        (harmless("BUILD_TUPLE", "UNPACK_SEQUENCE"), 74),
-        (harmless("CALL"), 35),
-        (harmless("STORE_SUBSCR"), 230),
-        (forgetting_variables, 11),
-        (without_handlers, 131),
-        pytest.param(without_functions_inside, 11, marks=inner_comprehensions),
-        (without_jumps, 35),
-        (without_callers, 42),
-        (blind_to_locals, 1080),
-        (numbers_for_constants, 11),
-        (in_place_like_others, 556),
-    ],
-)
-def test_planted_faults_are_noticed(plant, first, monkeypatch):
+# What is replaced and by what, and the program that notices it first
+@pytest.mark.parametrize("owner, name, fault, first", [
+    (*harmless("BINARY_OP"), 35),
+    (*harmless("BUILD_LIST"), 41),
+    (*harmless("BUILD_MAP"), 685),
+    (*harmless("BUILD_TUPLE", "UNPACK_SEQUENCE"), 74),
+    (*harmless("CALL"), 35),
+    (*harmless("STORE_SUBSCR"), 230),
+    (Flow, "stored", lambda self, ins, state: state.after(ins.opname != "DELETE_FAST"), 11),
+    (Flow, "__init__", without_handlers, 131),
+    pytest.param(Flow, "check_inner", lambda self, name: None, 11, marks=inner_comprehensions),
+    (plain_numbers, "JUMPS", frozenset(), 35),
+    (plain_numbers, "_fate", without_callers, 42),
+    (plain_numbers, "_SHOW_VARIABLES", frozenset(), 1080),
+    (recorder.Recorder, "has_derivative", lambda self, node: False, 11),
+    (Flow, "computed", in_place_like_others, 556),
+])  # fmt: skip
+def test_planted_faults_are_noticed(owner, name, fault, first, monkeypatch):
     """By the program that noticed first, or by one of the next."""
-    plant(monkeypatch)
+    monkeypatch.setattr(owner, name, fault)
     with pytest.raises(AssertionError):
         for seed in range(first, first + 2000):
             check(write(seed))

@@ -17,38 +17,24 @@ def test_none_is_answered_wrongly():
     assert found["right"] > 450
 
 
-def compared_functions(monkeypatch):
-    """All functions of NumPy's are replaced, also those that are compared by `is`."""
-    for module in (record, derived):
-        monkeypatch.setattr(module, "compared", lambda f, objects: ())
+def names_but(left):
+    """The names that are replaced while something is recorded, without those that `left` says are left."""
+    return [(n, own, own if left(n, own) else others) for n, own, others in interception._names]
 
 
-def attributes(monkeypatch):
-    """A recorded value has its own attributes."""
-    names = [(n, own, own if "hasattr" in own else others) for n, own, others in interception._names]
-    monkeypatch.setattr(interception, "_names", names)
+FAULTS = {
+    "functions compared by `is` are replaced too": ([record, derived], "compared", lambda *args: ()),
+    "a value has its own attributes": ([interception], "_names", names_but(lambda n, own: "hasattr" in own)),
+    "abstract classes": ([interception], "_names", names_but(lambda n, own: n is vars(abc))),
+    "names of types": ([value_type], "check_type_not_asked", lambda frame: None),
+    "a Python complex is conjugated to one of NumPy's": ([Recorded], "weak", False),
+}
 
 
-def abstract_classes(monkeypatch):
-    names = [(n, own, own if n is vars(abc) else others) for n, own, others in interception._names]
-    monkeypatch.setattr(interception, "_names", names)
-
-
-def names_of_types(monkeypatch):
-    monkeypatch.setattr(value_type, "check_type_not_asked", lambda frame: None)
-
-
-def types_of_results(monkeypatch):
-    """A Python complex is conjugated to one of NumPy's."""
-    monkeypatch.setattr(Recorded, "weak", False)
-
-
-PLANTS = [compared_functions, attributes, abstract_classes, names_of_types, types_of_results]
-
-
-@pytest.mark.parametrize("plant", PLANTS)
-def test_planted_faults_are_noticed(plant, monkeypatch):
-    plant(monkeypatch)
+@pytest.mark.parametrize("owners, name, fault", FAULTS.values(), ids=FAULTS)
+def test_planted_faults_are_noticed(owners, name, fault, monkeypatch):
+    for owner in owners:
+        monkeypatch.setattr(owner, name, fault)
     with pytest.raises(AssertionError):
         for seed in range(3000):
             check(write(seed))

@@ -3,13 +3,15 @@
 import copy
 import enum
 import functools
+import gc
 import itertools
 import math
 import pickle
 import textwrap
-import threading
 import typing
+import weakref
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,8 +71,7 @@ def test_arguments_and_results():
 
 def test_integer_arrays_are_inputs_and_python_integers_static():
     rec = record(lambda x, i, n: x[i] * n, (X, np.array([1, 0]), 2))
-    assert [n.dtype.kind for n in rec.graph.inputs] == ["f", "i"]
-    assert not rec.value_dependent
+    assert [n.dtype.kind for n in rec.graph.inputs] == ["f", "i"] and not rec.value_dependent
 
 
 def test_python_floats_are_weak():
@@ -135,10 +136,7 @@ def test_places_are_those_of_the_users_statements():
 
 # captures
 TABLE = np.arange(3.0)
-HELD = {
-    "array": np.array,
-    "table": TABLE,
-}  # of other modules, as it were: no name in the function leads to them
+HELD = {"array": np.array, "table": TABLE}  # of other modules, as it were: no name leads to them
 
 
 def test_captured_arrays_are_inputs():
@@ -223,8 +221,7 @@ def test_reads():
     assert [r.value for r in rec.reads[-2:]] == [2, 1] and rec.value_dependent
     np.testing.assert_array_equal(rec.results, f(X, i))
     assert rec.reads[0].loc[1] == f.__code__.co_firstlineno + 1
-    graph_of_reads = [r.node for r in rec.reads]
-    assert all(n.shape == () for n in graph_of_reads)
+    assert all(r.node.shape == () for r in rec.reads)
 
 
 def test_same_path():
@@ -354,14 +351,9 @@ def test_writing_an_inner_value_outside_is_an_error():
         record(outer, (X,))
 
 
-def test_inline_of_plain_values_is_plain():
-    rec = record(lambda x: x * 2, (X,))
-    (out,) = inline(rec.graph, [X])
-    assert type(out) is np.ndarray
-
-
 def test_results_of_inline_may_be_written_to():
     inner = record(lambda x: (x.T, x), (X,))
+    assert [type(plain) for plain in inline(inner.graph, [X])] == [np.ndarray] * 2
 
     def f(x):
         t, same = inline(inner.graph, [x])
@@ -382,24 +374,15 @@ def test_apply_op():
 
 
 def test_threads_record_apart():
-    results = {}
-
     def work(k):
         rec = record(lambda x: sum((x * j for j in range(200)), x * k), (X,))
-        results[k] = np.array_equal(rec.results, evaluate_graph(rec.graph, [X])[0]) and len(rec.graph.inputs)
+        return np.array_equal(rec.results, evaluate_graph(rec.graph, [X])[0]) and len(rec.graph.inputs)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert results == dict.fromkeys(range(4), 1)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [1] * 4
 
 
 def test_recording_lets_go_of_arrays():
-    import gc
-    import weakref
-
     gc.disable()
     try:
         x = np.ones(3)
@@ -423,10 +406,7 @@ def message(f, *args, kind=AutodiffError):
 
 
 def test_unsupported_functions_show_a_rule():
-    def f(x):
-        return np.spacing(x)
-
-    text = message(f, X, kind=UnsupportedError)
+    text = message(lambda x: np.spacing(x), X, kind=UnsupportedError)
     assert "np.spacing has no derivative rule yet" in text and "custom_vjp" in text
     assert issubclass(UnsupportedError, NotImplementedError)
     text = message(lambda x: np.quantile(x, 0.5, weights=x, method="inverted_cdf"), X, kind=UnsupportedError)
@@ -470,7 +450,6 @@ def test_escaped_values():
     def f(x):
         doubled = x * 2
         kept.append(doubled)
-        return doubled
 
     record(f, (X,))
     for use in (lambda: kept[0] + 1, lambda: kept[0][0], lambda: kept[0].sum(), lambda: float(kept[0][0, 0]),
@@ -492,10 +471,7 @@ def test_dtype_object():
 
 
 def test_shapes_that_do_not_fit():
-    def f(x, y):
-        return x + 1 + y
-
-    text = message(f, X, np.ones(4), kind=ValueError)
+    text = message(lambda x, y: x + 1 + y, X, np.ones(4), kind=ValueError)
     assert "np.add of (2, 3) float64, (4,) float64" in text and "broadcast" in text
     assert "np.concatenate" in message(lambda x: np.concatenate([x, x[0]]), X, kind=ValueError)
     message(lambda x: x @ x, X, kind=ValueError)
@@ -506,11 +482,8 @@ def test_shapes_that_do_not_fit():
 
 
 def test_errors_of_the_user_come_through():
-    def f(x):
-        raise KeyError("mine")
-
     with pytest.raises(KeyError, match="mine"):
-        record(f, (X,))
+        record(lambda x: {}["mine"], (X,))
 
     def g(x):
         try:
@@ -644,26 +617,21 @@ OPERATORS = {
     "reflected": lambda x: Rate(2.0) * x,
     "operator not defined": lambda x: x + Rate(2.0),
     "in place": in_place,
-    "comparison": lambda x: x * 2.0 if x < Rate(0.0) else x * 3.0,
+    "comparison": lambda x: x * 2.0 if np.max(x) < Rate(0.0) else x * 3.0,
     "of NumPy's": lambda x: x * Rate64(2.0),
     "a ufunc": lambda x: np.multiply(x, Rate(2.0)),
     "a plain number of NumPy's": lambda x: x * np.float64(2.0),
 }
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("f", OPERATORS.values(), ids=OPERATORS)
 @pytest.mark.parametrize("x", [3.0, np.float64(3.0), np.float32(3.0), np.array([3.0, 4.0])], ids=repr)
-def test_number_classes_that_define_operators(name, x):
-    f = OPERATORS[name]
-    if name == "comparison" and np.ndim(x):
-        return
+def test_number_classes_that_define_operators(f, x):
     for _ in range(2):
         np.testing.assert_array_equal(ad.compile(f)(np.copy(x)[()]), f(np.copy(x)[()]))
 
 
-@pytest.mark.parametrize(
-    "value", [1.5, 2j, 3, np.float32(1.5), np.array(1j).max(), np.array(1j), np.ones(2)], ids=repr
-)
+@pytest.mark.parametrize("value", [1.5, 2j, 3, np.float32(1.5), np.array(1j)[()], np.array(1j), np.ones(2)])
 def test_a_protocol_is_asked_of_the_value(value):
     kinds = [getattr(typing, name) for name in typing.__all__ if name.startswith("Supports")]
     seen = []

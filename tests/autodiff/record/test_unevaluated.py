@@ -22,6 +22,11 @@ def everything(monkeypatch):
     monkeypatch.setattr(unevaluated, "LARGE", 0)
 
 
+def _steps(x):
+    """Strides, of axes that have some use for one."""
+    return [step for n, step in zip(x.shape, x.strides) if n > 1]
+
+
 def text(rec):
     """Every node of the graph: op, arguments, attributes, type, name and place in the source."""
     number = {n: k for k, n in enumerate(rec.graph.nodes)}
@@ -41,9 +46,8 @@ def test_layers(case, everything):
     def backward(dout, *saved):
         return layer.backward(dout, saved, **case.static)
 
-    assert text(record_pure(layer.forward, inputs, case.static)) == text(
-        record(layer.forward, inputs, case.static)
-    )
+    forward = (layer.forward, inputs, case.static)
+    assert text(record_pure(*forward)) == text(record(*forward))
     dout = np.random.default_rng(1).standard_normal(out.shape)
     assert text(record_pure(backward, (dout, *saved))) == text(record(backward, (dout, *saved)))
 
@@ -78,14 +82,13 @@ def test_large_values_are_not_computed():
 def test_sums_over_what_was_not_computed_are_not_computed(function):
     """They have the shape, dtype, kind and layout of a real run, and reading one ends the attempt."""
     order = itertools.permutations(range(3))
-    options = [{}, {"axis": -1}, {"axis": (0, 2)}, {"axis": 1, "keepdims": True}, {"dtype": np.float64}]
+    options = [{}, {"axis": -1}, {"axis": (0, 2)}, {"axis": 1, "keepdims": True}]
+    if function in (np.sum, np.prod, np.mean):
+        options.append({"dtype": np.float64})
     for axes, chosen in itertools.product(order, options):
         real = np.ones((32, 48, 64), np.float32).transpose(axes)
         stand_in = unevaluated.stand_in(np.exp, (real,), {})
-        found, expected = (
-            unevaluated.stand_in(function, (stand_in,), _fitting(function, chosen)),
-            function(real, **_fitting(function, chosen)),
-        )
+        found, expected = unevaluated.stand_in(function, (stand_in,), chosen), function(real, **chosen)
         assert type(found) is type(expected) and found.dtype == expected.dtype
         assert found.shape == expected.shape and _steps(found) == _steps(expected)
     assert unevaluated.stand_in(function, (real,), {}) is None  # these numbers are known
@@ -102,16 +105,6 @@ def test_sums_over_what_was_not_computed_are_not_computed(function):
         with pytest.raises(unevaluated.Unknown):
             record(h, (values,), dry=True)
         assert [bool(read.value) for read in record_pure(h, (values,)).reads] == [function(values) > 3]
-
-
-def _steps(x):
-    """Strides, of axes that have some use for one."""
-    return [step for n, step in zip(x.shape, x.strides) if n > 1]
-
-
-def _fitting(function, options):
-    """np.max and np.min take no dtype."""
-    return {k: v for k, v in options.items() if k != "dtype" or function in (np.sum, np.prod, np.mean)}
 
 
 def test_errors_that_are_waited_for_are_found(everything):
@@ -171,23 +164,16 @@ def test_what_does_not_hang_on_one_is_looked_at_once():
     np.testing.assert_allclose(Fixed(f)(x, np.array(3)), 2 * x**4, rtol=1e-12)
 
 
-def test_a_write_of_a_constant_counts_as_unknown():
+def test_what_a_constant_was_written_into_and_a_mask_are_found_for_real():
     def f(x):
         y = x[:].copy()
         y[...] = 1.0
-        return x * 2 if y[0] > 0.5 else x * 3
-
-    x = np.zeros(LARGE)
-    assert text(record_pure(f, (x,))) == text(record(f, (x,)))
-
-
-def test_a_mask_of_large_values_is_found_for_real():
-    def f(x):
-        y = x * 1.0
-        return y[y > 0.5]
+        z = x * 1.0
+        return z[z > 0.5] * (2 if y[0] > 0.5 else 3)
 
     x = np.random.default_rng(0).standard_normal(LARGE)
-    np.testing.assert_array_equal(Fixed(f)(x), x[x > 0.5])
+    assert text(record_pure(f, (x,))) == text(record(f, (x,)))
+    np.testing.assert_array_equal(Fixed(f)(x), x[x > 0.5] * 2)
 
 
 def test_errors_are_those_of_a_real_run():
@@ -236,6 +222,4 @@ def test_stand_ins_have_the_layout_of_results(seed, everything):
         elif got is None:
             assert not any(isinstance(v, np.ndarray) for v in values)
         else:
-            real = [s for n, s in zip(want.shape, want.strides) if n > 1]  # of one entry they mean nothing
-            assert (got.shape, got.dtype) == (want.shape, want.dtype)
-            assert [s for n, s in zip(got.shape, got.strides) if n > 1] == real
+            assert (got.shape, got.dtype, _steps(got)) == (want.shape, want.dtype, _steps(want))

@@ -53,11 +53,10 @@ F np.place(y, y > 0, [9, 8]) | F np.place(y, y > 0, []) | I np.place(y, y > 0, n
 I np.place(y, y > 0, 2.5)
 F z = y[:1].reshape(()).copy(); np.put(z, 0, 5.0); r = z | F z = y[:1].reshape(()).copy(); z[...] = 3; r = z
 """
-WRITES = [case.strip() for line in CASES.strip().splitlines() for case in line.split(" | ")]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", WRITES)
+@pytest.mark.parametrize("case", [c for line in CASES.strip().splitlines() for c in line.split(" | ")])
 def test_a_write(case):
     names = {"np": np}
     exec(f"def f(y):\n y = r = np.array(y)\n {case[2:]}\n return r", names)
@@ -76,16 +75,10 @@ def test_a_write(case):
             np.testing.assert_array_equal(np.signbit(np.real(found)), np.signbit(np.real(value)))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "y.flat[:] = y[::-1]",
-        "y[y > -9] = y[::-1]",
-        "y[y > 0] = y[::-1][:3]",
-        "np.place(y, y > 0, y)",
-        "y.flat[::2] = y",
-    ],
-)
+@pytest.mark.parametrize("case", [
+    "y.flat[:] = y[::-1]", "y[y > -9] = y[::-1]", "y[y > 0] = y[::-1][:3]", "np.place(y, y > 0, y)",
+    "y.flat[::2] = y",
+])  # fmt: skip
 def test_a_write_that_reads_what_it_has_written_is_refused(case):
     names = {"np": np}
     exec(f"def f(y):\n y = np.array(y)\n {case}\n return y", names)
@@ -129,6 +122,15 @@ def test_a_number_that_integers_cannot_hold_is_what_numpy_makes_of_it_at_later_c
             np.testing.assert_array_equal(g(x, t, 0), wanted, strict=True)
 
 
+def test_flat_takes_a_copy_of_itself():
+    def f(x):
+        y = np.arange(6) - 2
+        y.flat = y[::-1]
+        return y * x
+
+    np.testing.assert_array_equal(ad.compile(f)(2), f(2))
+
+
 def test_an_out_that_does_not_fit_is_an_error():
     def f(x):
         y = x.reshape(3, 2)
@@ -137,12 +139,3 @@ def test_an_out_that_does_not_fit_is_an_error():
 
     with pytest.raises(ValueError, match="out= has the shape"):
         ad.compile(f)(np.arange(6.0))
-
-
-def test_flat_takes_a_copy_of_itself():
-    def f(x):
-        y = np.arange(6) - 2
-        y.flat = y[::-1]
-        return y * x
-
-    np.testing.assert_array_equal(ad.compile(f)(2), f(2))

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.transforms import jacobian
+from gpt2.layers import LAYERS
+from gpt2.model import GPT2, GPT2Config, loss_fn
 from tests.support.trees import assert_close
 
 
@@ -145,8 +148,7 @@ def test_functions_with_branches_or_side_effects_run_once_for_each_example(rng):
 
 
 def test_no_examples():
-    v = ad.vmap(lambda x: (np.sum(x), x * 2))
-    a, b = v(np.zeros((0, 3)))
+    a, b = ad.vmap(lambda x: (np.sum(x), x * 2))(np.zeros((0, 3)))
     assert a.shape == (0,) and b.shape == (0, 3)
 
 
@@ -189,9 +191,6 @@ def test_errors_name_the_argument(call, message, rng):
 
 
 def test_per_example_gradients_of_gpt2(rng):
-    from gpt2.layers import LAYERS
-    from gpt2.model import GPT2, GPT2Config, loss_fn
-
     config = GPT2Config(vocab_size=11, block_size=5, n_layer=2, n_head=2, n_embd=8, dtype="float64")
     model = GPT2(config, seed=1)
     tokens, targets = rng.integers(0, 11, size=(2, 3, 5))
@@ -223,13 +222,10 @@ def test_jacfwd_and_jacrev_of_trees(rng):
 
 
 def test_hessian_too_large_for_one_program(rng, monkeypatch):
-    from gpt2.autodiff.transforms import jacobian
-
     x = rng.normal(size=6)
     expected = ad.hessian(lambda x: np.sum(np.sin(x) * x[::-1]))(x)
     monkeypatch.setattr(jacobian, "MOST", 10)
-    g = ad.hessian(lambda x: np.sum(np.sin(x) * x[::-1]) * 1.0)
-    close(g(x), expected)
+    close(ad.hessian(lambda x: np.sum(np.sin(x) * x[::-1]) * 1.0)(x), expected)
 
 
 def test_elementwise_grad_and_gauss_newton_product(rng):

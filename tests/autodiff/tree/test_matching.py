@@ -23,14 +23,11 @@ def test_matched_yields_leaves_values_and_paths():
     assert [x.index for x, *_ in parts if isinstance(x, Leaf)] == [4, 9]
 
 
-@pytest.mark.parametrize(
-    "value, error",
-    [
-        ({"a": (1.0, 2)}, "^: .* expected a dict with keys"),
-        ({"a": (1.0,), "b": [2.0]}, r"^\['a'\]: \(1.0,\), expected a tuple of 2"),
-        ({"a": (1.0, 2), "b": 3.0}, r"^\['b'\]: 3.0, expected a list of 1"),
-    ],
-)
+@pytest.mark.parametrize("value, error", [
+    ({"a": (1.0, 2)}, "^: .* expected a dict with keys"),
+    ({"a": (1.0,), "b": [2.0]}, r"^\['a'\]: \(1.0,\), expected a tuple of 2"),
+    ({"a": (1.0, 2), "b": 3.0}, r"^\['b'\]: 3.0, expected a list of 1"),
+])  # fmt: skip
 def test_value_of_another_structure_is_refused(value, error):
     with pytest.raises(ValueError, match=error):
         list(matched({"a": (1.0, 2), "b": [2.0]}, value, refuse))
