@@ -3,7 +3,6 @@
 import gzip
 import json
 import pickle
-import subprocess
 import sys
 
 import numpy as np
@@ -15,7 +14,7 @@ from gpt2.data.tokens import GROUP, Shards, order_of, read_tokens, write_tokens
 from gpt2.errors import UserError
 from gpt2.train.recipe import new_settings
 from gpt2.train.resolve import resolve
-from tests import ROOT
+from tests.support import small_run
 
 
 @pytest.fixture
@@ -57,24 +56,22 @@ def test_pattern_and_a_text_to_validate_on(texts):
 
 
 def test_parquet_is_read_with_pyarrow(texts, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match="a.parquet: parquet is read with pyarrow: .*pip install pyarrow"):
-        corpora.prepare("a.parquet", "byte")
-    monkeypatch.undo()
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(UserError, match="a.parquet: parquet is read with pyarrow: .*pip install pyarrow"):
+            corpora.prepare("a.parquet", "byte")
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
-    prepared = corpora.prepare(
-        str(tmp_path / "a.parquet"), "byte", val_data=str(tmp_path / "texts" / "a.txt")
-    )
+    prepared = corpora.prepare("a.parquet", "byte", val_data="texts/a.txt")
     assert prepared.tokenizer.decode(read_tokens(prepared.train)) == "\n".join(texts)
     parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "b.parquet")
     with pytest.raises(UserError, match=r"b.parquet: no column 'text' \(it has body\)"):
-        corpora.prepare(str(tmp_path / "b.parquet"), "byte")
+        corpora.prepare("b.parquet", "byte")
     (tmp_path / "b.parquet").write_text("not one")
     with pytest.raises(UserError, match="b.parquet: not a parquet file"):
-        corpora.prepare(str(tmp_path / "b.parquet"), "byte")
+        corpora.prepare("b.parquet", "byte")
 
 
 @pytest.mark.parametrize(
@@ -255,8 +252,6 @@ def test_ten_gigabytes_of_tokens_need_little_memory(tmp_path, order):
         "for _ in range(3000): loader.next_batch()\n"
         "print(len(train), most())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path, order], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = small_run.python(script, tmp_path, order, check=True)
     count, peak = map(int, done.stdout.split())
     assert count == 5_000_000_000 and peak < 200_000  # kB

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from gpt2.data import tokens
-from gpt2.data.tokens import (
-    HEADER_BYTES,
-    Epochs,
-    Loader,
-    evenly,
-    read_tokens,
-    write_token_stream,
-    write_tokens,
-)
+from gpt2.data.tokens import Epochs, Loader, evenly, read_tokens, write_token_stream, write_tokens
 from gpt2.errors import UserError
 
 
@@ -57,9 +49,9 @@ def test_more_tokens_than_the_header_can_count_are_an_error(tmp_path, monkeypatc
 
 
 def edited(content, at, value):
-    header = np.frombuffer(content[:HEADER_BYTES], "<i4").copy()
+    header = np.frombuffer(content[: tokens.HEADER_BYTES], "<i4").copy()
     header[at] = value
-    return header.tobytes() + content[HEADER_BYTES:]
+    return header.tobytes() + content[tokens.HEADER_BYTES :]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +66,7 @@ def edited(content, at, value):
         (lambda c: edited(c, 2, -1), "promises -1 tokens"),
         (lambda c: c[:-1], "promises 10 tokens, the file has 9.5"),
         (lambda c: c + b"\0\0", "promises 10 tokens, the file has 11"),
-        (lambda c: edited(c[:HEADER_BYTES], 2, 0), "holds no tokens"),
+        (lambda c: edited(c[: tokens.HEADER_BYTES], 2, 0), "holds no tokens"),
     ],
 )
 def test_damaged_token_file_is_an_error(tmp_path, damage, message):
@@ -115,7 +107,7 @@ def test_loader_resumes_from_its_state():
         assert (one.next_batch()[0] == two.next_batch()[0]).all()
 
 
-def test_epoch_visits_every_token_once():
+def test_each_epoch_visits_every_token_once_in_an_order_of_its_own():
     loader = Epochs(np.arange(1000), B=7, T=10, seed=4)
     assert loader.pieces == 98
     seen = [Counter(), Counter()]
@@ -127,10 +119,7 @@ def test_epoch_visits_every_token_once():
     for counts in seen:
         assert len(counts) == 980 and set(counts.values()) == {1}
         assert set(range(20, 970)) < set(counts)
-    assert set(seen[0]) != set(seen[1])  # the second epoch has another offset
-
-
-def test_each_epoch_has_its_own_order():
+    assert set(seen[0]) != set(seen[1])  # the second epoch has another offset, and order
     loader = Epochs(np.arange(1000), B=98, T=10, seed=4)
     orders = [np.argsort(loader.batch(k)[0][:, 0]) for k in range(2)]
     assert (orders[0] != orders[1]).any() and (orders[0] != np.arange(98)).any()
@@ -169,9 +158,8 @@ def test_epoch_of_a_short_corpus_stays_within_it(count):
 
 
 def test_corpus_shorter_than_a_block_is_an_error():
-    with pytest.raises(
-        UserError, match="^the training text has 1 token, a sequence of block_size 7 needs 8;"
-    ):
+    message = "^the training text has 1 token, a sequence of block_size 7 needs 8;"
+    with pytest.raises(UserError, match=message):
         Loader(np.arange(1), B=3, T=7)
     with pytest.raises(UserError, match="8 tokens, a sequence of block_size 8 needs 9"):
         Loader(np.arange(8), B=1, T=8)

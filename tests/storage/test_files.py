@@ -24,19 +24,13 @@ def mode(path):
 
 
 @posix
-def test_temporary_file_is_private(tmp_path):
-    with files.replacing(tmp_path / "file") as file:
+def test_modes_of_the_temporary_file_of_a_new_one_and_of_one_that_is_replaced(tmp_path):
+    path = tmp_path / "file"
+    with files.replacing(path) as file:
         (temporary,) = tmp_path.iterdir()
         file.write(b"x")
         assert mode(temporary) == 0o600
-    assert mode(tmp_path / "file") == files.NEW_MODE
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@posix
-def test_mode_of_a_replaced_file_is_kept(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
+    assert mode(path) == files.NEW_MODE and [*tmp_path.iterdir()] == [path]
     path.chmod(0o640)
     files.write_atomically(path, b"new")
     assert (path.read_bytes(), mode(path)) == (b"new", 0o640)
@@ -78,10 +72,9 @@ def test_link_with_the_name_of_the_temporary_file_is_not_followed(tmp_path, monk
 
 def test_exception_keeps_the_old_file_and_leaves_no_other(tmp_path):
     (tmp_path / "file").write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt):
-        with files.replacing(tmp_path / "file") as file:
-            file.write(b"new")
-            raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), files.replacing(tmp_path / "file") as file:
+        file.write(b"new")
+        raise KeyboardInterrupt
     assert (tmp_path / "file").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -102,6 +95,12 @@ def test_next_write_removes_leftovers_of_killed_processes_only(tmp_path):
     assert {*tmp_path.iterdir()} == {*kept, other_host, tmp_path / "file"}
 
 
+def start_script(script, *arguments):
+    """A new process, with pipes of bytes that are not buffered here."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
 WRITE_UNTIL_KILLED = """
 import sys
 from gpt2.storage import files
@@ -114,11 +113,7 @@ with files.replacing(sys.argv[1]) as file:
 
 @posix
 def test_file_of_a_running_process_is_not_removed(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path / "file")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    process = start_script(WRITE_UNTIL_KILLED, tmp_path / "file")
     assert process.stdout.readline() == b"begun\n"
     (unfinished,) = tmp_path.iterdir()
     os.utime(unfinished, (0, 0))  # its age does not matter
@@ -205,14 +200,9 @@ files.write_together(pair(Path(sys.argv[1]), int(sys.argv[2])))
 
 @posix
 def test_sets_are_renamed_by_one_process_at_a_time(tmp_path):
-    def begin(number):
-        command = [sys.executable, "-c", WRITE_A_SET, str(tmp_path), str(number)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        return subprocess.Popen(command, cwd=ROOT, bufsize=0, **pipes)
-
-    first = begin(1)
+    first = start_script(WRITE_A_SET, tmp_path, 1)
     assert first.stdout.readline() == b"renamed\n"
-    second = begin(2)
+    second = start_script(WRITE_A_SET, tmp_path, 2)
     while len([path for path in tmp_path.iterdir() if files.TEMPORARY.fullmatch(path.name)]) < 3:
         time.sleep(0.01)  # until the second process has written its two files
     assert not select.select([second.stdout], [], [], 0.3)[0]

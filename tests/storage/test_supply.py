@@ -1,12 +1,12 @@
-"""Downloads and proxies, shared memory, and the versions of required packages."""
+"""Downloads and proxies."""
 
 import hashlib
 import http.client
 import io
-import os
 import socket
 import threading
 import urllib.error
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -39,38 +39,28 @@ def failed_fetch(tmp_path, url=URL, hint=True):
 # ---- Behind a proxy ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def proxy():
-    """A local proxy that answers every request with 407: its address, and a list of requests."""
-    server = socket.create_server(("127.0.0.1", 0))
-    requests = []
+class Refusing(BaseHTTPRequestHandler):
+    """A proxy that answers every request with 407."""
 
-    def serve():
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            with connection:
-                requests.append(connection.recv(4096))
-                connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+    def do_CONNECT(self):
+        self.server.requests.append(self.path)
+        self.send_error(407)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield server.getsockname(), requests
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
-    thread.join()
+    def log_message(self, *args):
+        pass
 
 
-@pytest.mark.skipif(os.name != "posix", reason="shutdown of a listening socket ends accept on POSIX alone")
-def test_error_names_a_proxy_that_refuses(tmp_path, monkeypatch, proxy):
-    (host, port), requests = proxy
-    monkeypatch.setenv("https_proxy", f"http://me:secret@{host}:{port}")
-    message = failed_fetch(tmp_path)
+def test_error_names_a_proxy_that_refuses(tmp_path, monkeypatch):
+    with HTTPServer(("127.0.0.1", 0), Refusing) as proxy:
+        proxy.requests = []
+        host, port = proxy.server_address
+        monkeypatch.setenv("https_proxy", f"http://me:secret@{host}:{port}")
+        thread = threading.Thread(target=proxy.handle_request, daemon=True)
+        thread.start()
+        message = failed_fetch(tmp_path)
+        thread.join(10)
     assert f"through the proxy {host}:{port} (" in message and "407" in message
-    assert "secret" not in message
-    assert requests[0].startswith(b"CONNECT example.invalid:443 ")
+    assert "secret" not in message and proxy.requests == ["example.invalid:443"]
 
 
 def test_error_names_a_proxy_that_does_not_exist(tmp_path, monkeypatch):
@@ -173,6 +163,3 @@ def test_only_https_and_nothing_when_offline(tmp_path, respond, monkeypatch):
     monkeypatch.setenv("GPT2_OFFLINE", "1")
     assert "GPT2_OFFLINE" in failed_fetch(tmp_path, hint=False)
     assert respond.requests == []
-
-
-# ---- Versions ----------------------------------------------------------------------------------------------
