@@ -71,9 +71,8 @@ def test_saved_and_written_back_it_is_the_same(tmp_path, name):
     for words in (stored.load(tmp_path / "run.json"), huggingface.read(tmp_path / "back")):
         check_equal(theirs, words, 20, seed=1)
     for text in made.sentences(20, 2, [*theirs.get_added_vocab()]):
-        assert again.encode(text) == theirs.encode(text) and again.decode(
-            again.encode(text)
-        ) == theirs.decode(theirs.encode(text))
+        ids = theirs.encode(text)
+        assert again.encode(text) == ids and again.decode(ids) == theirs.decode(ids)
     assert again.eos_token in (theirs.eos_token, tokenizer.END_OF_TEXT)
 
 
@@ -125,6 +124,7 @@ def write_settings(folder, **settings):
 
 
 LLAMA = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+"
+WHOLE = {**BYTE_LEVEL, "use_regex": False}
 SPLIT = {"type": "Split", "pattern": {"Regex": LLAMA}, "behavior": "Isolated"}
 END = {"id": 262, "content": "<|endoftext|>", "special": True, "normalized": False}
 
@@ -132,19 +132,11 @@ END = {"id": 262, "content": "<|endoftext|>", "special": True, "normalized": Fal
 @pytest.mark.parametrize(
     "change, reason",
     [
-        (
-            dict(pre_tokenizer={"type": "Whitespace"}),
-            "cuts text into pieces in a way of its own, by Whitespace",
-        ),
+        (dict(pre_tokenizer={"type": "Whitespace"}), "into pieces in a way of its own, by Whitespace"),
         (dict(pre_tokenizer=None), "cuts text into pieces in a way of its own, by nothing"),
-        (dict(pre_tokenizer={**BYTE_LEVEL, "use_regex": False}), "in a way of its own, by ByteLevel"),
+        (dict(pre_tokenizer=WHOLE), "in a way of its own, by ByteLevel"),
         (
-            dict(
-                pre_tokenizer={
-                    "type": "Sequence",
-                    "pretokenizers": [SPLIT, {**BYTE_LEVEL, "use_regex": False}],
-                }
-            ),
+            dict(pre_tokenizer={"type": "Sequence", "pretokenizers": [SPLIT, WHOLE]}),
             "in a way of its own, by Sequence of Split, ByteLevel",
         ),
         (dict(normalizer={"type": "NFC"}), "it changes the text first, by NFC"),
@@ -163,9 +155,8 @@ def test_without_the_tokenizers_package_one_line_says_what_to_install(tmp_path, 
     text = "a cat's hat, 1234<|endoftext|>"
     assert np.array_equal(huggingface.read(tmp_path).encode(text), words.encode(text))
     write_json(tmp_path, **change)
-    with pytest.raises(
-        UserError, match=f"json: needs the tokenizers package .*install tokenizers.*, as .*{reason}"
-    ):
+    message = f"json: needs the tokenizers package .*install tokenizers.*, as .*{reason}"
+    with pytest.raises(UserError, match=message):
         huggingface.read(tmp_path)
 
 

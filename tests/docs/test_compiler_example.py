@@ -47,23 +47,19 @@ def test_it_is_what_it_says():
 
 
 def test_what_it_does_not_know_is_an_error():
-    def forward(x):
-        return np.arctan(x), ()
+    def one_number_written(x):
+        y = 2.0 * x
+        y[0] += x[1]
+        return y, ()
 
     with pytest.raises(KeyError, match="arctan"):
-        compiler.backward_of(forward, np.ones(3))
+        compiler.backward_of(lambda x: (np.arctan(x), ()), np.ones(3))
     with pytest.raises(KeyError, match="cumsum"):
         compiler.backward_of(lambda x: (np.cumsum(x), ()), np.ones(3))
     with pytest.raises(TypeError, match=r"a forward returns a tuple \(out, saved\)"):
         compiler.backward_of(lambda x: 2.0 * x, np.ones((2, 3)))  # its first row is not taken for out
     with pytest.raises(NotImplementedError, match="a write to x"):
         compiler.backward_of(one_number_written, np.ones(3))
-
-
-def one_number_written(x):
-    y = 2.0 * x
-    y[0] += x[1]
-    return y, ()
 
 
 def test_a_layer_that_is_not_there(monkeypatch):
@@ -78,15 +74,15 @@ def test_equal_ones_share_the_gradient_of_an_extreme():
         np.testing.assert_array_equal(backward(np.float64(1.0), np.array([1.0, 2.0, 2.0]))[0], expected)
 
 
-def part_changed(x):
-    y = x * x
-    y[1:] += x[:2]
-    y[3:] *= 2.0  # an empty part
-    return y * y, ()
-
-
 def test_a_part_that_is_changed_is_written_once():
     """x[k] += y calls __setitem__ of the view x[k], then of x: the second changes nothing."""
+
+    def part_changed(x):
+        y = x * x
+        y[1:] += x[:2]
+        y[3:] *= 2.0  # an empty part
+        return y * y, ()
+
     backward, source = compiler.backward_of(part_changed, np.ones(3))
     assert source.count("lambda x: x[1:]") == 2, source  # the write, and the zeros in its gradient
     a, b, c = x = np.array([0.5, -1.0, 2.0])

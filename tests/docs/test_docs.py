@@ -210,7 +210,6 @@ def check_formula(text):
     np.testing.assert_allclose(names["dinp"], layers.layernorm_backward(dout, saved)[0], rtol=1e-12)
 
 
-# Programs without a fence or a prompt: page and first line -> the function that checks them
 def check_small_compiler(text):
     """What examples/compiler.py prints."""
     case = cases.at(cases.Sizes(B=2, T=5, C=12, OC=7, NH=3, V=11, max_t=8))["gelu"]
@@ -218,11 +217,10 @@ def check_small_compiler(text):
     assert text.strip() == source
 
 
+SETTING = 'ema: float = OPTIMISATION(0.0, "memory of averaged weights", minimum=0, below=1)'
+# Programs without a fence or a prompt: page and first line -> the function that checks them
 SNIPPETS = {
-    (
-        "docs/adding-a-setting.md",
-        'ema: float = OPTIMISATION(0.0, "memory of averaged weights", minimum=0, below=1)',
-    ): check_setting,
+    ("docs/adding-a-setting.md", SETTING): check_setting,
     ("docs/compiler.md", "def gelu_backward(dout, inp):"): check_small_compiler,
     ("docs/derivatives.md", "np.where(x > 0, np.sqrt(x), 0.0)"): check_branch_not_taken,
     ("docs/derivatives.md", "safe = np.where(x > 0, x, 1.0)"): check_branch_not_taken,

@@ -9,7 +9,6 @@ from docs import demo, front, house, speed
 from tests.support.pictures import SVG, beyond, said
 
 README = (house.ROOT / "README.md").read_text(encoding="utf-8")
-# The sizes of which README gives the range
 
 
 def fastest(rows, names):

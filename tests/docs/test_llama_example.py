@@ -2,7 +2,6 @@
 
 import json
 import struct
-import subprocess
 import sys
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from examples import llama
 from gpt2.errors import UserError
-from tests import ROOT
+from tests.support import small_run
 
 pytestmark = pytest.mark.numeric
 
@@ -215,8 +214,7 @@ def text(tmp_path):
 def test_program_trains_and_generates(text):
     sizes = "--n-layer 1 --n-embd 16 --n-head 4 --n-kv-head 2 --batch-size 2 --block-size 8".split()
     flags = ["--steps", "40", "--lr", "1e-2", "--max-tokens", "30", "--prompt", "to be", "--data", str(text)]
-    command = [sys.executable, "examples/llama.py", *sizes, *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = small_run.run([sys.executable, "examples/llama.py", *sizes, *flags])
     assert (done.returncode, done.stderr) == (0, "")
     first, *_, last = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step")]
     assert last < 0.5 * first

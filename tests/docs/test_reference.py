@@ -31,8 +31,7 @@ NAMES = [(module, name) for module in PAGES for name in public(module)]
 
 @pytest.mark.parametrize("module", PAGES)
 def test_every_public_name_has_an_entry(module):
-    page = (house.ROOT / "docs" / f"{PAGES[module]}.md").read_text(encoding="utf-8")
-    entries = re.findall(r"^::: (\S+)$", docstrings.entries(page), re.M)
+    entries = re.findall(r"^::: (\S+)$", docstrings.entries(page(f"docs/{PAGES[module]}.md")), re.M)
     assert sorted(entries) == sorted(f"{module}.{name}" for name in public(module))
 
 

@@ -17,12 +17,8 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 
 def commands():
     """The commands of the page that begin with python, in order."""
-    return [
-        command
-        for block in pages.blocks("docs/formats.md")
-        for command in block.commands
-        if command.startswith("python ")
-    ]
+    found = [command for block in pages.blocks("docs/formats.md") for command in block.commands]
+    return [command for command in found if command.startswith("python ")]
 
 
 def test_page_has_commands():

@@ -40,9 +40,8 @@ class Hub(BaseHTTPRequestHandler):
         revisions = self.server.repositories.get(name, {})
         folders = {**revisions, **{commit(folder): folder for folder in revisions.values()}}
         if revision not in folders:
-            return self.answer(
-                404, b"", {"X-Error-Code": "RevisionNotFound" if revisions else "RepoNotFound"}
-            )
+            code = "RevisionNotFound" if revisions else "RepoNotFound"
+            return self.answer(404, b"", {"X-Error-Code": code})
         folder = folders[revision]
         if file is None:
             files = [{"rfilename": path.name} for path in sorted(folder.iterdir())]
@@ -84,16 +83,20 @@ def server(tmp_path, monkeypatch):
     server.server_close()
 
 
-def model(seed=0, vocab_size=260):
-    return GPT2(GPT2Config(vocab_size, 8, 2, 1, 4), seed=seed)
-
-
-def make(folder, seed=0, letters="abcde"):
+def make(folder, seed=0):
     """A folder of transformers, with a tokenizer that transformers 5 would write: tokenizer.json alone."""
-    words = tokenizer.bpe(f"{letters} " * 50, 260)
-    gpt2.save(model(seed), folder, None)
+    words = tokenizer.bpe("abcde " * 50, 260)
+    gpt2.save(GPT2(GPT2Config(260, 8, 2, 1, 4), seed=seed), folder, None)
     damage.write_all_in_one(folder, words)
     return words
+
+
+def make_two(place):
+    """Revision -> its folder, of a repository with two."""
+    folders = {name: place / name for name in ("main", "old")}
+    for seed, folder in enumerate(folders.values()):
+        make(folder, seed)
+    return folders
 
 
 def same(name, folder):
@@ -148,9 +151,7 @@ def test_shards_are_downloaded_unless_one_file_is_there(server, tmp_path):
 
 
 def test_revision_is_a_branch_a_tag_or_a_commit(server, tmp_path):
-    folders = {name: tmp_path / name for name in ("main", "old")}
-    for seed, folder in enumerate(folders.values()):
-        make(folder, seed)
+    folders = make_two(tmp_path)
     server.repositories["me/mine"] = folders
     assert same("hf:me/mine@old", folders["old"]) and same("hf:me/mine", folders["main"])
     assert same(f"hf:me/mine@{commit(folders['old'])}", folders["old"])
@@ -161,9 +162,7 @@ def test_revision_is_a_branch_a_tag_or_a_commit(server, tmp_path):
 
 
 def test_adapter_on_the_hub_has_the_base_of_its_revision(server, tmp_path):
-    folders = {name: tmp_path / name for name in ("main", "old")}
-    for seed, folder in enumerate(folders.values()):
-        make(folder, seed)
+    folders = make_two(tmp_path)
     tuned = gpt2.lora(gpt2.load(folders["old"]), rank=2)
     tuned.flat_params[:] = np.random.default_rng(0).standard_normal(tuned.flat_params.size)
     peft_config = tmp_path / "adapter" / peft.CONFIG
@@ -185,9 +184,8 @@ def test_without_a_network_the_cache_is_used_and_a_tokenizer_is_not_guessed(serv
         hub.hf_hub_download("me/large", file)
     monkeypatch.setenv("GPT2_OFFLINE", "1")
     assert pretrained.find("hf:me/large").config.vocab_size == 50257
-    with pytest.raises(
-        UserError, match="hf:me/large: its tokenizer is not in huggingface_hub's cache, and cannot"
-    ):
+    message = "hf:me/large: its tokenizer is not in huggingface_hub's cache, and cannot"
+    with pytest.raises(UserError, match=message):
         gpt2.load_tokenizer("hf:me/large")
     monkeypatch.delenv("GPT2_OFFLINE")
     gpt2.load_tokenizer("hf:me/large")

@@ -150,8 +150,7 @@ def written(tmp_path, **sizes):
 
 def change_config(folder, **changes):
     path = folder / "config.json"
-    content = json.loads(path.read_text())
-    content.update(changes)
+    content = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not Ellipsis}))
 
 
@@ -270,15 +269,12 @@ def test_damaged_file_is_named_in_one_error_line(tmp_path, damaged, sharded):
     written(tmp_path)
     file = tmp_path / "model.safetensors"
     if sharded:
-        table = {
-            "weight_map": dict.fromkeys(safetensors_numpy.load_file(file), "model-00001-of-00001.safetensors")
-        }
+        where = dict.fromkeys(safetensors_numpy.load_file(file), "model-00001-of-00001.safetensors")
         file = file.rename(tmp_path / "model-00001-of-00001.safetensors")
-        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(table))
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     file.write_bytes(damaged(file.read_bytes()))
-    with pytest.raises(
-        UserError, match=rf"^{re.escape(str(file))}: no safetensors file, or damaged"
-    ) as error:
+    message = rf"^{re.escape(str(file))}: no safetensors file, or damaged"
+    with pytest.raises(UserError, match=message) as error:
         gpt2.load(tmp_path)
     assert "\n" not in str(error.value)
 

@@ -106,10 +106,8 @@ def test_checkpoint_in_every_command(letters, tmp_path, capsys):
     assert convert.main([name, "mine-hf"]) == 0
     expected = gpt2.load(letters).forward(TOKENS[0])
     np.testing.assert_allclose(gpt2.load("mine-hf").forward(TOKENS[0]), expected, rtol=1e-5, atol=1e-6)
-    flags = (
-        "--batch-size 4 --block-size 8 --steps 2 --eval-batches 1 --sample-tokens 0 --parallel none --out run"
-    )
-    assert program.main(["--init", name, "--data", "text.txt", *flags.split()]) == 0
+    flags = "--batch-size 4 --block-size 8 --steps 2 --eval-batches 1 --sample-tokens 0 --parallel none"
+    assert program.main(["--init", name, "--data", "text.txt", "--out", "run", *flags.split()]) == 0
     assert "AdamW goes on with the moments in" in capsys.readouterr().out
     state = gpt2.weights.checkpoint.load_state("run/last.safetensors")
     assert state["adamw.t"] == 3  # one step by PyTorch, two here
@@ -152,28 +150,22 @@ def refused(tmp_path):
     other = {**tensors, "lm_head.weight": tensors["lm_head.weight"] + 1}
     few = {name: tensor for name, tensor in tensors.items() if "h.1.mlp.c_fc" not in name}
     args = dict(n_layer=L, n_head=NH, n_embd=C, block_size=T)
+    five_heads = {**args, "vocab_size": 19, "n_head": 5}
     saved = {
         "head.pt": ((other, 19, True), {}, "its lm_head is not its wte"),
         "few.pt": ((few, 19, True), {}, r"2 tensors are missing, the first is h\.1\.mlp\.c_fc\.bias"),
         "rows.pt": ((tensors, 20, True), {}, r"wte\.weight has shape \(19, 12\), expected \(20, 12\)"),
         "args.pt": ((tensors, 19, True), {"model_args": args}, "model_args lacks vocab_size"),
-        "heads.pt": (
-            (tensors, 19, True),
-            {"model_args": {**args, "vocab_size": 19, "n_head": 5}},
-            "not divisible",
-        ),
+        "heads.pt": ((tensors, 19, True), {"model_args": five_heads}, "not divisible"),
         "state.pt": ((tensors, 19, True), {"model": 3}, "holds no model and model_args, expected nanoGPT's"),
     }
     for name, (values, changes, message) in saved.items():
         write(tmp_path / name, *values, **changes)
         yield name, message
+    unread = "is not of a kind that can be read"
     for name, content, message in (
-        (
-            "m.gguf",
-            b"GGUF" + bytes(40),
-            "is not of a kind that can be read; expected a folder of transformers",
-        ),
-        ("tokenizer.json", b"{}", "is not of a kind that can be read"),
+        ("m.gguf", b"GGUF" + bytes(40), f"{unread}; expected a folder of transformers"),
+        ("tokenizer.json", b"{}", unread),
         ("x.pt", b"nothing", "no file of torch.save or pickle, or damaged"),
         ("runs.pt", pickle.dumps(print), "names builtins.print, and a name in a pickle may run anything"),
     ):

@@ -144,12 +144,12 @@ def test_frozen_weights_are_views_of_the_file(base, adapter, tmp_path):
     for name in ("mine.bin", "mine.safetensors"):
         gpt2.save(gpt2.load(base), tmp_path / name)
         tuned = GPT2(CONFIG, seed=None, train=Tuning("last:1"))
-        gpt2.weights.pretrained.find(str(tmp_path / name)).into(tuned)
+        pretrained.find(str(tmp_path / name)).into(tuned)
         assert not tuned.params["wte"].flags.writeable
         assert np.array_equal(tuned.forward(TOKENS), gpt2.load(base).forward(TOKENS))
     # another dtype needs a copy
     tuned = GPT2(GPT2Config(**{**vars(CONFIG), "dtype": "float64"}), seed=None, train=Tuning("biases"))
-    gpt2.weights.pretrained.find(str(base), "float64").into(tuned)
+    pretrained.find(str(base), "float64").into(tuned)
     assert tuned.params["wte"].flags.owndata
 
 
@@ -214,11 +214,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_unsupported_adapter_is_one_error_line(adapter, case):
-    change, message = REFUSED[case]
+def change_config(adapter, **changes):
     path = adapter / peft.CONFIG
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("change, message", REFUSED.values(), ids=REFUSED)
+def test_unsupported_adapter_is_one_error_line(adapter, change, message):
+    change_config(adapter, **change)
     with pytest.raises(UserError, match=message) as error:
         gpt2.load(adapter)
     assert "\n" not in str(error.value)
@@ -226,8 +229,7 @@ def test_unsupported_adapter_is_one_error_line(adapter, case):
 
 def test_adapter_whose_base_is_an_adapter_is_refused(adapter):
     """Such as itself."""
-    path = adapter / peft.CONFIG
-    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": str(adapter)}))
+    change_config(adapter, base_model_name_or_path=str(adapter))
     with pytest.raises(UserError, match="its base .* is not GPT-2 as it was released"):
         gpt2.load(adapter)
 
@@ -267,8 +269,8 @@ def test_missing_or_unknown_tensors_are_refused(adapter):
 def test_base_is_the_one_that_peft_would_take(base, adapter, tmp_path, monkeypatch):
     """A folder of this name comes before a released model; a revision names a commit of the hub."""
     expected = gpt2.load(adapter).forward(TOKENS)
-    path, work = adapter / peft.CONFIG, tmp_path / "work"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "gpt2"}))
+    work = tmp_path / "work"
+    change_config(adapter, base_model_name_or_path="gpt2")
     shutil.copytree(base, work / "gpt2")
     gpt2.save(GPT2(CONFIG, seed=8), tmp_path / "data" / "gpt2")
     monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path / "data"))
@@ -277,14 +279,7 @@ def test_base_is_the_one_that_peft_would_take(base, adapter, tmp_path, monkeypat
     gpt2.save(gpt2.load(adapter), tmp_path / "again")
     monkeypatch.chdir(tmp_path)  # read from another folder, too
     assert np.array_equal(gpt2.load(tmp_path / "again").forward(TOKENS), expected)
-    names = {
-        ("a/b", "v2"): "hf:a/b@v2",
-        ("a/b", ""): "hf:a/b",
-        ("gpt2", "607a30d"): "hf:openai-community/gpt2@607a30d",
-    }
-    names |= {
-        ("gpt2", "main"): "gpt2",
-        ("openai-community/gpt2-xl", ""): "gpt2-xl",
-        ("./there", ""): "./there",
-    }
+    names = {("a/b", "v2"): "hf:a/b@v2", ("a/b", ""): "hf:a/b", ("gpt2", "main"): "gpt2"}
+    names |= {("gpt2", "607a30d"): "hf:openai-community/gpt2@607a30d"}
+    names |= {("openai-community/gpt2-xl", ""): "gpt2-xl", ("./there", ""): "./there"}
     assert {key: pretrained._of_peft(*key) for key in names} == names

@@ -109,15 +109,12 @@ def test_saving_beside_files_of_another_model_is_refused(tmp_path):
 
 
 def test_source_and_files_of_a_run_are_not_replaced_by_a_conversion(tmp_path, run):
-    gpt2.save(constant_model(1, tokenizer.byte()), tmp_path / "folder")
-    before = {path: path.read_bytes() for place in (run, tmp_path / "folder") for path in place.iterdir()}
+    folder = tmp_path / "folder"
+    gpt2.save(constant_model(1, tokenizer.byte()), folder)
+    before = {path: path.read_bytes() for place in (run, folder) for path in place.iterdir()}
     for source, destination, message in (
-        (
-            tmp_path / "folder",
-            tmp_path / "folder" / "model.safetensors",
-            "source and destination are the same",
-        ),
-        (tmp_path / "folder", run / "last.safetensors", "belongs to the run in this folder"),
+        (folder, folder / "model.safetensors", "source and destination are the same"),
+        (folder, run / "last.safetensors", "belongs to the run in this folder"),
         (run, run / "best.safetensors", "belongs to the run in this folder"),
     ):
         with pytest.raises(UserError, match=message):

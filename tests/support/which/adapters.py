@@ -19,6 +19,7 @@ TITLE, FIRST = "Adapters of peft", "what peft wrote"
 CONFIG = GPT2Config(vocab_size=19, block_size=8, n_layer=3, n_head=2, n_embd=12)
 TOKENS = np.random.default_rng(0).integers(0, 19, (2, 2, 7))
 ATTENTION = {"target_modules": ["c_attn"]}
+DORA = {**ATTENTION, "use_dora": True}
 ALL = {"target_modules": "all-linear"}
 VARIANTS = {
     "one block": {**ATTENTION, "layers_to_transform": [1]},
@@ -44,13 +45,8 @@ VARIANTS = {
     "saved head, tied": {**ATTENTION, "modules_to_save": ["lm_head"], "ensure_weight_tying": True},
     "saved wte, tied": {**ATTENTION, "modules_to_save": ["wte"], "ensure_weight_tying": True},
     "DoRA": {**ALL, "use_dora": True},
-    "DoRA in one block": {**ATTENTION, "use_dora": True, "layers_to_transform": [0]},
-    "DoRA, rslora, ranks": {
-        **ATTENTION,
-        "use_dora": True,
-        "use_rslora": True,
-        "rank_pattern": {"h.0.attn.c_attn": 5},
-    },
+    "DoRA in one block": {**DORA, "layers_to_transform": [0]},
+    "DoRA, rslora, ranks": {**DORA, "use_rslora": True, "rank_pattern": {"h.0.attn.c_attn": 5}},
     "DoRA of wte": {"target_modules": ["wte"], "use_dora": True},
     "DoRA of the head": {"target_modules": ["lm_head", "wpe"], "use_dora": True},
     "biases of adapters": {"target_modules": ["c_attn", "c_fc"], "lora_bias": True},
@@ -114,15 +110,8 @@ def made(base, settings):
     from peft.tuners.lora.corda import preprocess_corda
 
     torch.manual_seed(0)
-    defaults = {
-        "r": 3,
-        "lora_alpha": 5,
-        "init_lora_weights": False,
-        "fan_in_fan_out": True,
-        "task_type": "CAUSAL_LM",
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    defaults = dict(r=3, lora_alpha=5, init_lora_weights=False, fan_in_fan_out=True, task_type="CAUSAL_LM")
+    with warnings.catch_warnings(action="ignore"):
         model = transformers.GPT2LMHeadModel.from_pretrained(base)
         fields = {**defaults, **settings}
         model.resize_token_embeddings(fields.pop("rows", CONFIG.vocab_size))
@@ -142,8 +131,7 @@ def made(base, settings):
 
 
 def saved(model, folder):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model.save_pretrained(folder, path_initial_model_for_weight_conversion=getattr(model, "start", None))
     return folder
 
@@ -154,8 +142,7 @@ def loaded(base, folder):
     import safetensors
     import transformers
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model = transformers.GPT2LMHeadModel.from_pretrained(base)
         with safetensors.safe_open(folder / "adapter_model.safetensors", "np") as file:
             embeddings = [file.get_slice(name).get_shape()[0] for name in file.keys() if ".wte." in name]
@@ -167,23 +154,18 @@ def state(model, values=None):
     """peft's names of what it saves -> arrays; values: of the model's parameters, by default their own."""
     import peft
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         tensors = peft.get_peft_model_state_dict(model, values)
     # with bias="all", those of modules_to_save are there three times
-    again = (".modules_to_save.", ".original_module.")
-    return {
-        n: tensor.detach().numpy() for n, tensor in tensors.items() if not any(part in n for part in again)
-    }
+    names = [n for n in tensors if ".modules_to_save." not in n and ".original_module." not in n]
+    return {name: tensors[name].detach().numpy() for name in names}
 
 
 def torch_loss(model):
     import torch
 
-    logits = model(torch.from_numpy(TOKENS[0])).logits
-    return torch.nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]), torch.from_numpy(TOKENS[1]).reshape(-1)
-    )
+    tokens, targets = torch.from_numpy(TOKENS)
+    return torch.nn.functional.cross_entropy(model(tokens).logits.flatten(0, 1), targets.flatten())
 
 
 def rows():

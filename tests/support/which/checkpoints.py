@@ -64,17 +64,13 @@ def logits_of(p, tokens):
 
 
 def loss_of(p):
-    logits = logits_of(p, torch.from_numpy(TOKENS[0]))
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), torch.from_numpy(TOKENS[1]).reshape(-1))
+    tokens, targets = torch.from_numpy(TOKENS)
+    return F.cross_entropy(logits_of(p, tokens).flatten(0, 1), targets.flatten())
 
 
 def leaves(tensors, dtype="float64"):
     """The tensors as parameters, the head the embedding."""
-    found = {
-        name: tensor.to(getattr(torch, dtype)).requires_grad_()
-        for name, tensor in tensors.items()
-        if name != "lm_head.weight"
-    }
+    found = {name: tensor.to(getattr(torch, dtype)).requires_grad_() for name, tensor in tensors.items()}
     return {**found, "lm_head.weight": found["transformer.wte.weight"]}
 
 
@@ -143,11 +139,8 @@ def made(folder, V=19, bias=True, dtype="float32", prefix="", masks=False, zippe
 def write_letters(folder):
     """The meta.pkl of nanoGPT's data set of letters, whose checkpoints are in a folder beside data/."""
     (folder / "data" / "letters").mkdir(parents=True)
-    meta = {
-        "vocab_size": len(LETTERS),
-        "itos": dict(enumerate(LETTERS)),
-        "stoi": {c: i for i, c in enumerate(LETTERS)},
-    }
+    meta = {"vocab_size": len(LETTERS), "itos": dict(enumerate(LETTERS))}
+    meta["stoi"] = {letter: i for i, letter in meta["itos"].items()}
     (folder / "data" / "letters" / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 

@@ -47,16 +47,7 @@ CONFIGS = dict(_configs())
 # The folder is changed after transformers has written it, or written by another class
 CLASSES = "GPT2Model GPT2DoubleHeadsModel GPT2ForSequenceClassification GPT2ForTokenClassification"
 CLASSES = [*CLASSES.split(), "GPT2ForQuestionAnswering"]
-FOLDERS = [
-    "aliases",
-    "other-head",
-    "only-head",
-    "same-head",
-    "variant",
-    "sharded-variant",
-    "bfloat16",
-    "no-bias",
-]
+FOLDERS = "aliases other-head only-head same-head variant sharded-variant bfloat16 no-bias".split()
 CASES = [*CONFIGS, *CLASSES, *FOLDERS]
 
 
@@ -79,10 +70,8 @@ def written(name, folder, dtype="float32"):
     variant = "fp16" if "variant" in name else None
     peer.save_pretrained(folder, variant=variant, max_shard_size="10KB" if "sharded" in name else "1GB")
     _change(name, folder)
-    read = transformers.AutoModelForCausalLM.from_pretrained
-    return read(
-        folder, variant=variant, dtype=getattr(torch, dtype), attn_implementation=implementation
-    ).eval()
+    how = dict(variant=variant, dtype=getattr(torch, dtype), attn_implementation=implementation)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **how).eval()
 
 
 def _change(name, folder):

@@ -308,10 +308,8 @@ def _cells(folder, name):
     from gpt2.data import huggingface
 
     variants()[name][0](folder / "made")
-    theirs, words = (
-        transformers.AutoTokenizer.from_pretrained(folder / "made"),
-        huggingface.read(folder / "made"),
-    )
+    theirs = transformers.AutoTokenizer.from_pretrained(folder / "made")
+    words = huggingface.read(folder / "made")
     texts = list(sentences(40, 0, [*theirs.get_added_vocab(), "qxz"]))
     ids = [theirs.encode(text) for text in texts]
     equal = [words.encode(text, add_special_tokens=True).tolist() for text in texts] == ids
