@@ -56,18 +56,11 @@ def threads(pytestconfig):
 @pytest.fixture
 def record(benchmark, threads):
     """record(group, **more): assign this benchmark to a group, and save the machine with it."""
-
     facts = machine.describe()
+    shown = {"numpy": facts["packages"]["numpy"], "blas": facts["blas"], "cpu": facts["cpu"]}
 
     def record(group, **more):
         benchmark.group = group
-        benchmark.extra_info.update(
-            threads=threads,
-            dtype="float32",
-            numpy=facts["packages"]["numpy"],
-            blas=facts["blas"],
-            cpu=facts["cpu"],
-            **more,
-        )
+        benchmark.extra_info.update(threads=threads, dtype="float32", **shown, **more)
 
     return record

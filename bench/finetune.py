@@ -53,11 +53,7 @@ def peft(variant, folder, threads, targets):
     torch.set_flush_denormal(True)
     base = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="sdpa")
     settings = LoraConfig(
-        r=RANK,
-        lora_alpha=RANK,
-        target_modules=targets.split(","),
-        fan_in_fan_out=True,
-        task_type="CAUSAL_LM",
+        r=RANK, lora_alpha=RANK, target_modules=targets.split(","), fan_in_fan_out=True, task_type="CAUSAL_LM"
     )
     model = get_peft_model(base, settings).train()
     params = [p for p in model.parameters() if p.requires_grad]
@@ -117,7 +113,6 @@ def main(argv):
                 text = contest.as_text(title, result, players, COMPARED)
                 report.add({"model": model, "targets": options.targets, **result}, text)
     report.write()
-    return 0
 
 
 if __name__ == "__main__":

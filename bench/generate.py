@@ -93,7 +93,6 @@ def main(argv):
             compared = {"gpt2": ["transformers", "copy"]}
             report.add(result, contest.as_text(f"{options.model}, a token", result, CONTENDERS, compared))
     report.write()
-    return 0
 
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ def main(argv):
             text = contest.as_text(size.name, result, CONTENDERS, {"muon": ["adamw"]})
             report.add({"size": size.name, **result}, text)
     report.write()
-    return 0
 
 
 if __name__ == "__main__":

@@ -52,7 +52,6 @@ def main(argv):
         result["load"] = load.report()
         report.add(result, as_text(result))
     report.write()
-    return 0
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------

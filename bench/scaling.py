@@ -43,11 +43,8 @@ class Setup:
 
 
 def main(argv):
-    parser = program.parser(
-        "bench.scaling",
-        "Strong and weak scaling over processes.",
-        "threads of each process, e.g. 1,2",
-    )
+    about, words = "Strong and weak scaling over processes.", "threads of each process, e.g. 1,2"
+    parser = program.parser("bench.scaling", about, words)
     size = f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)"
     program.text(parser, "--size", "NAME", "124M-B8T64", size)
     every = "processes (default: 1 to the number of cores, where they divide the batch)"
@@ -60,11 +57,8 @@ def main(argv):
     B = size.B
     counts = worker_counts(options.workers, B)
     threads = program.thread_counts(options.threads)
-    strong = [
-        Setup(1, 1, B),
-        *(Setup(1, t, B) for t in threads if t > 1),
-        *(Setup(n, 1, B) for n in counts if n > 1),
-    ]
+    more = [Setup(1, t, B) for t in threads if t > 1] + [Setup(n, 1, B) for n in counts if n > 1]
+    strong = [Setup(1, 1, B), *more]
     weak = [Setup(n, 1, b * n) for n in counts]
     report = program.Report(options, "scaling", size=options.size, backward=options.backward)
     samples, load = measure(size, list(dict.fromkeys([*strong, *weak])), options)
@@ -72,7 +66,6 @@ def main(argv):
     text = "\n\n".join(as_text(name, options, rows) for name, rows in tables.items())
     report.add({**tables, "load": load}, f"{text}\n{program.load_line(load)}")
     report.write()
-    return 0
 
 
 def worker_counts(text, B):

@@ -118,12 +118,8 @@ def set_up(player, size, elementwise):
     ready = time.perf_counter() - player.began
     if not built["own_data"]:
         losses += player.ask(do="turn", steps=CHECKED_STEPS - 1)["losses"]
-    return {
-        "ready_s": ready,
-        "losses": losses,
-        "about": built["about"],
-        "peak": player.ask(do="peak")["bytes"],
-    }
+    peak = player.ask(do="peak")["bytes"]
+    return {"ready_s": ready, "losses": losses, "about": built["about"], "peak": peak}
 
 
 def check_losses(contest):

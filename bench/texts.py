@@ -89,7 +89,6 @@ def main(argv):
             title = f"{options.megabytes} MB of text in {options.files} files"
             report.add(result, contest.as_text(title, result, CONTENDERS, COMPARED))
     report.write()
-    return 0
 
 
 if __name__ == "__main__":

@@ -53,7 +53,6 @@ def main(argv):
         result = {"threads": threads, "target": options.target, "seeds": seeds, "curves": curves}
         report.add(result, as_text(result))
     report.write()
-    return 0
 
 
 def raced(names, seed, threads, options):
@@ -62,10 +61,8 @@ def raced(names, seed, threads, options):
     players, curves = {}, {}
     try:
         for name in names:
-            needs = "torch" if name.startswith("torch") else "numpy"
-            contender = Contender(
-                RECIPES[name][0], MODULE, name, needs, KEEP_MEMORY if needs == "torch" else {}
-            )
+            needs = ("torch", KEEP_MEMORY) if name.startswith("torch") else ()
+            contender = Contender(RECIPES[name][0], MODULE, name, *needs)
             players[name] = Player(name, contender, threads)
             players[name].ask(do="work", make=f"{MODULE}:work", seed=seed)
             curves[name] = []
@@ -96,15 +93,10 @@ def as_text(result):
     for name, rows in reached.items():
         there = [row for row in rows if row]
         pairs = [a[1] / b[1] for a, b in zip(rows, reached[first]) if a and b]
-        lines.append(
-            [
-                RECIPES[name][0],
-                f"{len(there)} of {len(rows)}",
-                *((f"{np.median([row[i] for row in there]):.0f}" for i in (0, 1)) if there else "--"),
-                f"{np.median(pairs):.2f} [{min(pairs):.2f} {max(pairs):.2f}]" if pairs else "-",
-                f"{np.median([min(point[2] for point in c[name]) for c in result['curves']]):.4f}",
-            ]
-        )
+        medians = [f"{np.median([row[i] for row in there]):.0f}" if there else "-" for i in (0, 1)]
+        ratio = f"{np.median(pairs):.2f} [{min(pairs):.2f} {max(pairs):.2f}]" if pairs else "-"
+        best = np.median([min(point[2] for point in c[name]) for c in result["curves"]])
+        lines.append([RECIPES[name][0], f"{len(there)} of {len(rows)}", *medians, ratio, f"{best:.4f}"])
     header = ["recipe", "reached", "steps", "seconds", f"to {first}", "best loss"]
     title = f"to {result['target']:g} nats per letter, {result['threads']} threads; medians over the seeds"
     return "\n".join([title, ratios.table(header, lines)])
@@ -191,9 +183,8 @@ class TorchTrainer:
 
     def loss(self, tokens, targets):
         with self.torch.no_grad():
-            return self.trainer.loss(
-                *(self.torch.from_numpy(a.astype(np.int64)) for a in (tokens, targets))
-            ).item()
+            batch = (self.torch.from_numpy(a.astype(np.int64)) for a in (tokens, targets))
+            return self.trainer.loss(*batch).item()
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ def main(argv):
                 text = "  ".join(f"{rate:g}: {loss:.3f}" for rate, loss in losses.items())
                 report.add({"model": size, "train": kind, "losses": losses}, f"{size:7}{kind:8}{text}")
     report.write()
-    return 0
 
 
 if __name__ == "__main__":

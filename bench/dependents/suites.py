@@ -51,18 +51,10 @@ def outcome(python: str, here: bool, suite: Suite, folder: Path, each: float, li
         outcomes.touch()
         words = [*PYTEST, *REPORTER, *(["-k", suite.only] if suite.only else []), *suite.tests]
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
-        bounds = {
-            "GPT2_OUTCOMES": str(outcomes),
-            "GPT2_EACH": str(each),
-            "GPT2_LIMIT": str(limit),
-        }
-        subprocess.run(
-            [python, *(HERE if here else []), *words],
-            cwd=folder,
-            env={**os.environ, **ONE_THREAD, **bounds, "PYTHONPATH": path},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        bounds = {"GPT2_OUTCOMES": str(outcomes), "GPT2_EACH": str(each), "GPT2_LIMIT": str(limit)}
+        env = {**os.environ, **ONE_THREAD, **bounds, "PYTHONPATH": path}
+        command = [python, *(HERE if here else []), *words]
+        subprocess.run(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return read(outcomes)
 
 

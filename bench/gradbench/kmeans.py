@@ -22,9 +22,8 @@ def cost(points, centroids):
         return formulas.kmeans(NUMPY, centroids, points)
     whole = n - n % rows
     blocks = points[:whole].reshape(-1, rows, points.shape[1])
-    total, _ = ad.scan(
-        lambda total, block: (total + formulas.kmeans(NUMPY, centroids, block), None), 0.0, blocks
-    )
+    of_block = lambda total, block: (total + formulas.kmeans(NUMPY, centroids, block), None)  # noqa: E731
+    total, _ = ad.scan(of_block, 0.0, blocks)
     return total + (formulas.kmeans(NUMPY, centroids, points[whole:]) if whole < n else 0.0)
 
 

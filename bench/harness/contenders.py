@@ -78,22 +78,13 @@ CONTENDERS = {  # in the order of tables
     "blas": Contender("gpt2 whole, BLAS's threads", ENGINE, "blas"),
     "whole-haswell": Contender("gpt2 whole, Haswell kernels", ENGINE, "whole", "numpy", HASWELL),
     "shares-haswell": Contender("gpt2 shares, Haswell kernels", ENGINE, "shares", "numpy", HASWELL),
-    "processes-haswell": Contender(
-        "gpt2 processes, Haswell kernels", ENGINE, "processes", environment=HASWELL
-    ),
+    "processes-haswell": Contender("gpt2 processes, Haswell kernels", ENGINE, "processes", "numpy", HASWELL),
     "peak": Contender("its products at sgemm peak", "bench.harness.rates"),
 }
 
 PEAK = "peak"  # trains nothing; its rate is the machine's peak
-OPTIONAL = (
-    "torch-fused",
-    "torch-compile",
-    "autograd",
-    "library",
-    "blas",
-    *(name for name in CONTENDERS if "haswell" in name),
-)
-STEP = tuple(name for name in CONTENDERS if name not in OPTIONAL)
+OPTIONAL = ("torch-fused", "torch-compile", "autograd", "library", "blas")
+STEP = tuple(name for name in CONTENDERS if name not in OPTIONAL and "haswell" not in name)
 # That have single layers, and those of them that bench.layers times by default
 LAYERS = ("torch-tuned", "torch-compile-tuned", "torch", "torch-compile", "jax", "autograd")
 LAYERS += ("written", "manual", "auto")

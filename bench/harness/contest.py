@@ -30,14 +30,10 @@ def measured(module, players, threads, rounds, agree=lambda first: None, toleran
 
     with Contest(players, threads, set_up) as contest:
         contest.play(rounds, math.inf, **turns)
-        timed = {
-            name: {
-                "rounds": parts["step"],
-                "first": contest.facts[name]["first"],
-                "bytes": contest.peak(name),
-            }
-            for name, parts in contest.samples.items()
-        }
+        timed = {}
+        for name, parts in contest.samples.items():
+            first = contest.facts[name]["first"]
+            timed[name] = {"rounds": parts["step"], "first": first, "bytes": contest.peak(name)}
     return {
         "threads": threads,
         "contenders": timed,

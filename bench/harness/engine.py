@@ -71,10 +71,8 @@ def training(size, variant, threads, elementwise="numpy"):
         model = GPT2(size.config, backward="manual", compile=False)
     else:
         model = GPT2(size.config, **options)
-    team = parallel.start(
-        kind, model, adamw(model), parallel.join("none"), workers=threads, threads=threads, options=options
-    )
-    return Training(team)
+    sizes = {"workers": threads, "threads": threads, "options": options}
+    return Training(parallel.start(kind, model, adamw(model), parallel.join("none"), **sizes))
 
 
 def llama(size, variant, threads, elementwise="numpy"):

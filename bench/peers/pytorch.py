@@ -155,9 +155,8 @@ class LayerRun:
             self.function = torch.compile(self.function)
         self.static = case.static
         self.inputs = [None if x is None else torch.from_numpy(x) for x in case.inputs("float32")]
-        self.differentiable = [
-            x.requires_grad_(True) for x in self.inputs if x is not None and x.is_floating_point()
-        ]
+        floats = [x for x in self.inputs if x is not None and x.is_floating_point()]
+        self.differentiable = [x.requires_grad_(True) for x in floats]
         self.forward()
         self.dout = torch.from_numpy(output_gradient(self.out.detach().numpy()))
 

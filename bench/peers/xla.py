@@ -62,9 +62,8 @@ class LayerRun:
     """Forward and backward jitted separately; jax.vjp's residuals are passed between them."""
 
     def __init__(self, case, variant, threads):
-        inputs = [
-            x if x is None or x.dtype.kind == "f" else x.astype(np.int32) for x in case.inputs("float32")
-        ]
+        given = case.inputs("float32")
+        inputs = [x if x is None or x.dtype.kind == "f" else x.astype(np.int32) for x in given]
         self.args = [jnp.array(x) for x in inputs if x is not None and x.dtype.kind == "f"]
         ids = [jnp.array(x) for x in inputs if x is not None and x.dtype.kind != "f"]
 

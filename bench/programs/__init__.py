@@ -14,13 +14,11 @@ from bench.harness.contenders import KEEP_MEMORY, Contender
 from bench.programs.formulas import GRADIENTS
 
 NAMES = (*GRADIENTS, "kmeans", "ba", "ht")
-
+TORCH = "bench.programs.pytorch"
 CONTENDERS = {
     "own": Contender("derived", "bench.programs.own", "", "numpy", KEEP_MEMORY),
     "jax": Contender("JAX, jit", "bench.programs.xla", "", "jax", KEEP_MEMORY),
-    "torch": Contender("PyTorch, eager", "bench.programs.pytorch", "eager", "torch", KEEP_MEMORY),
-    "torch-compile": Contender(
-        "PyTorch, compiled", "bench.programs.pytorch", "compile", "torch", KEEP_MEMORY
-    ),
+    "torch": Contender("PyTorch, eager", TORCH, "eager", "torch", KEEP_MEMORY),
+    "torch-compile": Contender("PyTorch, compiled", TORCH, "compile", "torch", KEEP_MEMORY),
     "autograd": Contender("HIPS autograd", "bench.programs.hips", "", "autograd", KEEP_MEMORY),
 }

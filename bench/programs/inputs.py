@@ -83,11 +83,8 @@ def gaussian_process(rng, tiny):
 def hidden_markov(rng, tiny):
     """Logits of transitions and emissions, and a sequence."""
     states, symbols, length = (3, 4, 6) if tiny else (16, 20, 500)
-    return (
-        rng.normal(size=(states, states)),
-        rng.normal(size=(states, symbols)),
-        rng.integers(0, symbols, length),
-    )
+    transitions, emissions = (rng.normal(size=(states, n)) for n in (states, symbols))
+    return transitions, emissions, rng.integers(0, symbols, length)
 
 
 def k_means(rng, tiny):

@@ -68,9 +68,8 @@ OTHERS = {
 def program(name, variant, inputs):
     """A function without arguments that returns the derivatives, once they are computed."""
     f = OTHERS.get(name) or formulas.gradient_of(name, jax.grad, JAX)
-    static = [
-        i for i, x in enumerate(inputs) if isinstance(x, int) or (name == "ht" and i == len(inputs) - 1)
-    ]
+    static = [i for i, x in enumerate(inputs) if isinstance(x, int)]
+    static += [len(inputs) - 1] if name == "ht" else []  # the parents of the bones
     run = jax.jit(f, static_argnums=static)
     inputs = [x if i in static else jax.tree.map(jnp.asarray, x) for i, x in enumerate(inputs)]
     return lambda: jax.block_until_ready(run(*inputs))

@@ -65,10 +65,8 @@ def parse(argv):
     program.text(p, "--seconds", "S", 0.0, seconds, program.positive(float))
     kept = "make the report of this studies.json, and measure nothing"
     p.add_argument("--from", metavar="FILE", dest="source", type=Path, help=kept)
-    json_words = (
-        "also write everything measured to FILE; without a name, JSON takes the place of the Markdown"
-    )
-    p.add_argument("--json", metavar="FILE", nargs="?", const="-", help=json_words)
+    every = "also write everything measured to FILE; without a name, JSON takes the place of the Markdown"
+    p.add_argument("--json", metavar="FILE", nargs="?", const="-", help=every)
     options = p.parse_args(argv)
     program.thread_counts(str(options.threads))
     find(options.names)
@@ -93,10 +91,8 @@ def read(path, names):
 
 def write(report, folder):
     """Write studies.md and studies.json. Returns their paths."""
-    contents = {
-        "studies.md": markdown(report),
-        "studies.json": json.dumps(report_json(report), indent=1) + "\n",
-    }
+    kept = json.dumps(report_json(report), indent=1) + "\n"
+    contents = {"studies.md": markdown(report), "studies.json": kept}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():

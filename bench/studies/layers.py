@@ -199,10 +199,8 @@ def growth(result, times, sizes):
         "largest / smallest [x]",
     )
     for name in NAMES:
-        samples = [
-            times[batch][name]["derived", "both"].over(times[batch][name]["manual", "forward"])
-            for batch in sizes
-        ]
+        of_batch = [times[batch][name] for batch in sizes]
+        samples = [t["derived", "both"].over(t["manual", "forward"]) for t in of_batch]
         medians = [sample.median for sample in samples]
         table.add(name, *samples, max(medians) / min(medians))
     spread = {row[0]: row[-1] for row in table.rows if row[0] != "encoder"}
@@ -244,18 +242,13 @@ def models(result, options, counts):
             with threads(n):
                 times = interleave(calls, seconds, turn_s=0.02)
             whole[size.name, n] = times["whole"].over(times["manual"])
-            ratios = (
-                times["auto"].over(times["manual"]),
-                whole[size.name, n],
-                times["whole"].over(times["forward"]),
-            )
+            auto, forward = times["auto"].over(times["manual"]), times["whole"].over(times["forward"])
+            ratios = auto, whole[size.name, n], forward
             table.add(f"{size.name}, {n}", *times.values(), *ratios, *peaks)
-    parts = ", ".join(
-        f"{ratio.median:.2f} ({name}, {counted(n, 'thread')})" for (name, n), ratio in whole.items()
-    )
+    parts = [f"{ratio.median:.2f} ({name}, {counted(n, 'thread')})" for (name, n), ratio in whole.items()]
     result.note(
         f"The whole model differentiated as one program takes, as a part of the time of the "
-        f"backward by hand: {parts}."
+        f"backward by hand: {', '.join(parts)}."
     )
 
 

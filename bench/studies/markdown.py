@@ -55,13 +55,8 @@ def folded(title, text):
 def table_text(table):
     """The table in Markdown, its columns aligned so that the source can be read."""
     head = [column.name for column in table.columns]
-    rows = [
-        [
-            cell_text(cell, column.unit).replace("|", "\\|").replace("<", "&lt;")
-            for cell, column in zip(row, table.columns)
-        ]
-        for row in table.rows
-    ]
+    rows = [[cell_text(cell, column.unit) for cell, column in zip(row, table.columns)] for row in table.rows]
+    rows = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in rows]
     head, *rows = ratios.aligned([head, *rows])
     rule = ["-" * len(head[0]), *("-" * (len(cell) - 1) + ":" for cell in head[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))

@@ -62,11 +62,9 @@ def all_subjects(quick):
         if name == "encoder" and not quick:  # writing a gradient of 154 MB, mostly zeros, would hide the rest
             case = cases(4, 64, V=4096)["encoder"]
         subjects[name] = Subject(plain(case).forward, case.inputs(np.float32), case.static)
-    config = GPT2Config(
-        vocab_size=65, block_size=64, n_layer=1 if quick else 4, n_head=4, n_embd=16 if quick else 128
-    )
+    B, T, n_layer, n_embd = (2, 8, 1, 16) if quick else (12, 64, 4, 128)
+    config = GPT2Config(vocab_size=65, block_size=64, n_layer=n_layer, n_head=4, n_embd=n_embd)
     model = GPT2(config, "whole")
-    B, T = (2, 8) if quick else (12, 64)
     tokens = np.random.default_rng(0).integers(0, 65, (2, B, T))
     subjects["GPT-2 4x128"] = Subject(model._whole_loss, (*model.params.values(), *tokens))
     for name, (f, args, wrt) in programs(quick).items():

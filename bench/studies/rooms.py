@@ -274,11 +274,9 @@ def interop(options):
 def compat(options):
     """Names of autograd's, of which HIPS autograd's users import some."""
     modules = "numpy", "numpy.linalg", "numpy.fft", "extend", "differential_operators", "test_util", "tracer"
-    names = sum(
-        len([n for n in dir(importlib.import_module(f"gpt2.autodiff.compat.autograd.{m}")) if n[0] != "_"])
-        for m in modules
-    )
-    return "names that programs for HIPS autograd may import", 0, names
+    imported = [importlib.import_module(f"gpt2.autodiff.compat.autograd.{name}") for name in modules]
+    names = [name for module in imported for name in dir(module) if name[0] != "_"]
+    return "names that programs for HIPS autograd may import", 0, len(names)
 
 
 def with_rule():
@@ -323,9 +321,8 @@ def layers(options):
         large = Gradient(subject, True, True)
         graph = large.graph
         large.program = Pipeline("gradient").program(Graph(graph.inputs, graph.outputs[1:], graph.name))
-        times = interleave(
-            {"small": partial(small, large.arrays[-1], *inputs), "large": large}, options.seconds / 16
-        )
+        calls = {"small": partial(small, large.arrays[-1], *inputs), "large": large}
+        times = interleave(calls, options.seconds / 16)
         ratios[name] = times["small"].over(times["large"]).median
     return {name: ratio for name, ratio in ratios.items() if name != "residual"}  # its gradient is dout
 

@@ -136,9 +136,8 @@ def from_json(content):
         result.tables = [Table(**table) for table in result.tables]
         for table in result.tables:
             table.columns = [Column(**column) for column in table.columns]
-            table.rows = [
-                [Sample(**cell) if isinstance(cell, dict) else cell for cell in row] for row in table.rows
-            ]
+            for row in table.rows:
+                row[:] = [Sample(**cell) if isinstance(cell, dict) else cell for cell in row]
     return report
 
 

@@ -92,10 +92,8 @@ def test_time_of_a_partial_step_is_scaled_to_a_whole_one(monkeypatch):
         module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
         worker.contender = module, "", 1
         worker.answer({"do": "work", "make": "bench.step:work", "size": "4x128-B12T64"})
-        assert worker.answer({"do": "turn", "steps": 2}) == {
-            "times": {"step": [seconds] * 2},
-            "losses": [5.0, 5.0],
-        }
+        answer = worker.answer({"do": "turn", "steps": 2})
+        assert answer == {"times": {"step": [seconds] * 2}, "losses": [5.0, 5.0]}
 
 
 def test_reference_is_the_fastest_pytorch_of_the_run():
@@ -388,7 +386,7 @@ def test_process_limited_to_avx2_uses_no_avx512(monkeypatch):
         "from gpt2.autodiff import blas_kernels;"
         "print([n for n in d if f[n] and n.startswith(('X86_V4', 'AVX512'))], blas_kernels())"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = small_run.python(script, env=None, check=True)
     assert done.stdout.split() == ["[]", *(["Haswell"] if blas.blas_kernels() else [])]
 
 
@@ -436,12 +434,8 @@ def test_generation_from_end_to_end():
     ],
 )
 def test_generation_of_a_processor(tmp_path, vendor, family, flags, title):
-    lines = (
-        "vendor_id\t: " + vendor,
-        f"cpu family\t: {family}",
-        "model name\t: AMD EPYC",
-        f"flags\t: {flags}",
-    )
-    (tmp_path / "cpuinfo").write_text("\n".join(lines) + "\n\nvendor_id\t: another core\n")
+    facts = {"vendor_id": vendor, "cpu family": family, "model name": "AMD EPYC", "flags": flags}
+    lines = "".join(f"{name}\t: {value}\n" for name, value in facts.items())
+    (tmp_path / "cpuinfo").write_text(lines + "\nvendor_id\t: another core\n")
     assert machine.generation(tmp_path / "cpuinfo") == title
     assert machine.generation(tmp_path / "none") == ""

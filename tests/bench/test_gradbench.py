@@ -166,15 +166,11 @@ def test_gmm_gradient_by_name(answers):
         close(np.ravel(gradient), np.ravel(differences("gmm", name)))
 
 
-def newton_step(points, centroids):
-    """From the mean of the points nearest to a centroid to the centroid."""
-    nearest = np.argmin(np.linalg.norm(points[:, None] - centroids, axis=2), axis=1)
-    return [c - points[nearest == k].mean(axis=0) for k, c in enumerate(centroids)]
-
-
 def test_kmeans_direction(answers):
-    inp = INPUTS["kmeans"]
-    expected = newton_step(np.array(inp["points"]), np.array(inp["centroids"]))
+    """Newton's step: from the mean of the points nearest to a centroid to the centroid."""
+    points, centroids = (np.array(INPUTS["kmeans"][name]) for name in ("points", "centroids"))
+    nearest = np.argmin(np.linalg.norm(points[:, None] - centroids, axis=2), axis=1)
+    expected = [c - points[nearest == k].mean(axis=0) for k, c in enumerate(centroids)]
     close(answers["kmeans", "dir"], expected, rel=1e-12)
 
 
@@ -242,9 +238,8 @@ def test_particle_lands_at_the_origin(answers):
     assert plain_flight(answers["particle", "rr"]) < 1e-7
 
 
-@pytest.mark.parametrize("variant", descent.VARIANTS)
-def test_gradient_of_the_particles_landing_place(variant):
-    outer, inner = variant
+@pytest.mark.parametrize("outer, inner", descent.VARIANTS)
+def test_gradient_of_the_particles_landing_place(outer, inner):
     force, value, gradient = particle.programs(outer, inner)
     w, h = 0.1, 1e-6
     steps = particle.steps_above(force, [w])
@@ -257,10 +252,9 @@ def test_saddle_point(answers):
     assert answers["saddle", "rr"] == pytest.approx([8.246324826140356e-06] * 4, rel=1e-9)
 
 
-@pytest.mark.parametrize("variant", descent.VARIANTS)
-def test_gradient_through_a_maximisation(variant):
+@pytest.mark.parametrize("outer, inner", descent.VARIANTS)
+def test_gradient_through_a_maximisation(outer, inner):
     # Three steps of ascent: y <- y - 2 eta y, from (1, 2), independent of x
-    outer, inner = variant
     _, value, gradient = saddle.programs(outer, inner)
     x, start, etas = [0.3, -0.7], [1.0, 2.0], np.array([0.1, 0.2, 0.05])
     shrunk = 0.8 * 0.6 * 0.9

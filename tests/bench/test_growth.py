@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,17 +221,12 @@ def test_gradient_of_an_array_filled_element_by_element(side):
     ad.check_grads(f, (np.linspace(0.1, 1.0, 3),), order=2)
 
 
-class Lifetime:
-    def __init__(self, nbytes, start, end):
-        self.nbytes, self.start, self.end, self.offset = nbytes, start, end, -1
-
-
 @pytest.mark.parametrize("n", [1, 40, 1500])
 def test_buffers_alive_at_once_do_not_overlap(n):
     rng = np.random.default_rng(n)
     starts = rng.integers(0, n, n)
     lives = [
-        Lifetime(int(b), int(s), int(s + k))
+        SimpleNamespace(nbytes=int(b), start=int(s), end=int(s + k), offset=-1)
         for b, s, k in zip(rng.choice([8, 64, 100, 4096], n), starts, rng.integers(0, n // 3 + 1, n))
         for _ in range(rng.integers(1, 4))
     ]

@@ -32,9 +32,8 @@ def test_contenders_have_the_same_derivatives(package, module, names):
         for name in names:
             got, expected = derivatives(module, name), derivatives("own", name)
             assert np.any(expected != 0.0), name
-            np.testing.assert_allclose(
-                got, expected, rtol=0, atol=1e-9 * np.abs(expected).max(), err_msg=name
-            )
+            atol = 1e-9 * np.abs(expected).max()
+            np.testing.assert_allclose(got, expected, rtol=0, atol=atol, err_msg=name)
     finally:
         if torch:
             torch.set_default_dtype(before)
@@ -53,11 +52,10 @@ def test_derivatives_agree_with_finite_differences():
 
 
 def test_wrong_derivative_stops_the_study(tmp_path):
-    own, other = "own", "jax"
-    np.save(tmp_path / f"{own}.npy", np.array([1.0, 2.0]))
-    np.save(tmp_path / f"{other}.npy", np.array([1.0, 2.0 + 1e-6]))
+    np.save(tmp_path / "own.npy", np.array([1.0, 2.0]))
+    np.save(tmp_path / "jax.npy", np.array([1.0, 2.0 + 1e-6]))
     with pytest.raises(AssertionError, match="lse, jax: derivatives are off by 5.0e-07"):
-        program_times.check("lse", tmp_path, {own: {}, other: {}})
-    np.save(tmp_path / f"{own}.npy", np.zeros(2))
+        program_times.check("lse", tmp_path, {"own": {}, "jax": {}})
+    np.save(tmp_path / "own.npy", np.zeros(2))
     with pytest.raises(AssertionError, match="zero"):
-        program_times.check("lse", tmp_path, {own: {}})
+        program_times.check("lse", tmp_path, {"own": {}})

@@ -235,11 +235,7 @@ def test_quick_run_reports_every_study(quick):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [
-        (["rots"], "roots"),
-        (["--threads", "999"], "cores"),
-        (["--seconds", "-1"], "seconds"),
-    ],
+    [(["rots"], "roots"), (["--threads", "999"], "cores"), (["--seconds", "-1"], "seconds")],
 )
 def test_invalid_argument_is_one_error_line(flags, message):
     small_run.assert_one_error_line(run(*flags), message)
@@ -267,17 +263,15 @@ def test_microbenchmarks_are_grouped_described_and_compared(tmp_path):
     content = json.loads(file.read_text())
     rows = content["benchmarks"]
     assert content["machine_info"]["cpu"]["brand_raw"] == rows[0]["extra_info"]["cpu"]
-    assert {row["group"] for row in rows} == {
-        f"gelu {part}, B1T8, 1 thread" for part in ("forward", "backward", "both")
-    }
+    parts = "forward", "backward", "both"
+    assert {row["group"] for row in rows} == {f"gelu {part}, B1T8, 1 thread" for part in parts}
     for row in rows:
         info = row["extra_info"]
         assert (info["threads"], info["dtype"], info["shapes"]) == (1, "float32", [[1, 8, 3072]])
         assert info["numpy"] == np.__version__ and info["blas"] and info["cpu"]
     compared = bench("--benchmark-compare")
-    assert compared.returncode == 0 and "test_layer[gelu-manual-both] (0001_before)" in compared.stdout, (
-        compared.stdout
-    )
+    assert compared.returncode == 0, compared.stdout
+    assert "test_layer[gelu-manual-both] (0001_before)" in compared.stdout
     wrong = bench("--bench-batch=B4")
     assert "argument --bench-batch: 'B4' is not a batch such as B4T64" in wrong.stderr
     assert "Traceback" not in wrong.stderr and wrong.returncode == pytest.ExitCode.USAGE_ERROR
