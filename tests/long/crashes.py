@@ -102,14 +102,9 @@ def tell_saves(path):
 
 def start(argv, log):
     """Start train.py in a new process, without faults."""
+    command, env = [sys.executable, str(ROOT / "train.py"), *argv], {**os.environ, "PYTHONPATH": str(ROOT)}
     with open(log, "ab") as out:
-        return subprocess.Popen(
-            [sys.executable, str(ROOT / "train.py"), *argv],
-            stdout=out,
-            stderr=out,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        ).pid
+        return subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT, env=env).pid
 
 
 def wait(child, seconds):
@@ -286,10 +281,8 @@ def main(argv=None):
                 done[name] += count
                 wanted -= count
             finished += 1
-        print(
-            f"{kind:12} {sum(done.values()):4} kills so far, {finished} runs, {len(bad)} lost or differing",
-            flush=True,
-        )
+        so_far = f"{kind:12} {sum(done.values()):4} kills so far"
+        print(f"{so_far}, {finished} runs, {len(bad)} lost or differing", flush=True)
     print(
         f"{sum(done.values())} kills ({done['clock']} by the clock, {done['write']} while writing) of "
         f"{finished} runs in {time.monotonic() - begin:.0f} s: {len(bad)} lost or differing"

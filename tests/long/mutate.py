@@ -22,14 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.mutants import planting  # noqa: E402
 from tests.support.mutants.checks import HUNG, caught, passes  # noqa: E402
-from tests.support.mutants.planting import EXPLAINED, explanation  # noqa: E402
-
-GROUPS = {
-    "layers": planting.of_layers,
-    "model": planting.of_model,
-    "table": planting.of_table,
-    "chain": planting.of_chain,
-}
+from tests.support.mutants.planting import EXPLAINED, GROUPS, explanation  # noqa: E402
 
 
 def main(argv=None):
@@ -75,11 +68,8 @@ def run(group, every, only):
         why[EXPLAINED[key][0]] += n
     for reason, n in why.most_common():
         print(f"    {n:4} survive rightly: {reason}")
-    wrong = []
-    if every == 1 and not only:
-        wrong = [
-            key for key in {explanation(m) for m in planted} - {None} if survived[key] != EXPLAINED[key][1]
-        ]
+    keys = {explanation(m) for m in planted} - {None} if every == 1 and not only else ()
+    wrong = [key for key in keys if survived[key] != EXPLAINED[key][1]]
     for key in wrong:
         print(f"    {survived[key]} SURVIVED of {EXPLAINED[key][1]} explained: {key}", flush=True)
     for m in left:

@@ -126,12 +126,8 @@ def main(argv=None) -> int:
             bad |= not good
             took = f"{time.monotonic() - begin:5.0f} s"
             *failed, last = text.split("\n")
-            print(
-                f"{python.name:9} {step:10} {'good' if good else 'BAD '} {took}  {last}",
-                *failed,
-                sep="\n  ",
-                flush=True,
-            )
+            line = f"{python.name:9} {step:10} {'good' if good else 'BAD '} {took}  {last}"
+            print(line, *failed, sep="\n  ", flush=True)
     return int(bad)
 
 

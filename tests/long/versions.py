@@ -39,10 +39,8 @@ def main(argv=None):
             subprocess.run([*pip, "install", "--quiet", "pip-audit"], check=True)
             return subprocess.run([python, "-m", "pip_audit", "--strict"]).returncode
         files = [str(path) for name in TESTS for path in (ROOT / "tests").rglob(f"test_{name}.py")]
-        return subprocess.run(
-            [python, "-m", "pytest", *files, str(ROOT / "tests" / "autodiff"), "-p", "no:cacheprovider"],
-            cwd=ROOT,
-        ).returncode
+        tests = [*files, str(ROOT / "tests" / "autodiff"), "-p", "no:cacheprovider"]
+        return subprocess.run([python, "-m", "pytest", *tests], cwd=ROOT).returncode
 
 
 if __name__ == "__main__":

@@ -94,8 +94,7 @@ def test_only_whole_runs_start_workers(source, options, in_worker, workers, monk
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     if in_worker:
         monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
-    option = SimpleNamespace(
-        **{"numprocesses": None, "usepdb": False, "collectonly": False, "dist": "no"} | options
-    )
+    defaults = {"numprocesses": None, "usepdb": False, "collectonly": False, "dist": "no"}
+    option = SimpleNamespace(**defaults | options)
     conftest.pytest_cmdline_main(SimpleNamespace(option=option, args_source=pytest.Config.ArgsSource[source]))
     assert option.numprocesses == workers and (option.dist == "worksteal") == bool(workers)

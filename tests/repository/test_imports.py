@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import tomllib
 import types
@@ -16,6 +15,7 @@ import pytest
 
 from docs import architecture, house
 from gpt2 import autodiff
+from tests.support import small_run
 from tests.support.slow import rest_slow
 
 ROOT = house.ROOT
@@ -32,8 +32,8 @@ WITH_SCIPY = ("gpt2.autodiff.scipy", "gpt2.autodiff.compat.autograd.scipy")  # l
 
 
 def lint(*flags):
-    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()"]
-    return subprocess.run([*command, "--no-cache", *flags], cwd=ROOT, capture_output=True, text=True)
+    script = "from importlinter.cli import lint_imports_command as run; run()"
+    return small_run.python(script, "--no-cache", *flags)
 
 
 def test_rooms_import_what_the_contracts_allow(tmp_path):
@@ -44,7 +44,7 @@ def test_rooms_import_what_the_contracts_allow(tmp_path):
     exchanged = {'"model",': '"commands",', '"commands",': '"model",'}
     config = tmp_path / "pyproject.toml"
     config.write_text(re.sub("|".join(exchanged), lambda line: exchanged[line[0]], PYPROJECT))
-    broken = lint("--config", str(config))
+    broken = lint("--config", config)
     assert broken.returncode == 1 and "BROKEN" in broken.stdout
 
 
@@ -109,7 +109,7 @@ def test_import_gpt2_loads_no_numpy():
         "[getattr(gpt2, name) for name in gpt2.__all__]; assert gpt2.__version__.count('.') == 2; "
         "print(gpt2.autodiff.grad(abs)(-2.0))"
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    run = small_run.python(code)
     assert (run.stdout, run.returncode) == ("-1.0\n", 0), run.stderr
 
 
@@ -131,8 +131,7 @@ for name in sys.argv[1:]:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
 def test_a_module_can_be_imported_first():
     """Every 20th module, each in a process in which nothing of gpt2 is loaded."""
-    command = [sys.executable, "-c", EACH_FIRST, *list(FILES)[7::20]]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    run = small_run.python(EACH_FIRST, *list(FILES)[7::20])
     assert run.returncode == 0, run.stderr
 
 
@@ -163,9 +162,7 @@ sys.exit(os.waitpid(child, 0)[1] != 0)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
 def test_a_fork_waits_for_the_imports_of_other_threads():
-    run = subprocess.run(
-        [sys.executable, "-c", FORK_DURING_AN_IMPORT], cwd=ROOT, capture_output=True, text=True
-    )
+    run = small_run.python(FORK_DURING_AN_IMPORT)
     assert run.returncode == 0, run.stderr
 
 
@@ -196,8 +193,7 @@ print(ad.scan(lambda c, v: (c + v, c), 0.0, x), ad.root(lambda v: v * v - 2.0, 1
 
 
 def test_core_runs_alone():
-    program = CORE_ALONE.replace("EXTRAS", repr(sorted(architecture.EXTRAS)))
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    run = small_run.python(CORE_ALONE.replace("EXTRAS", repr(sorted(architecture.EXTRAS))))
     assert run.returncode == 0, run.stderr
 
 

@@ -14,12 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def mutants():
-    return {
-        "layers": planting.of_layers(),
-        "model": planting.of_model(),
-        "table": planting.of_table(),
-        "chain": planting.of_chain(),
-    }
+    return {group: find() for group, find in planting.GROUPS.items()}
 
 
 def test_there_are_enough_mutants(mutants):

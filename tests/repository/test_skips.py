@@ -55,9 +55,8 @@ def test_skip_is_a_failure_where_peers_are_required(tmp_path):
         "another reason (1); NOT CHECKED IN A BROWSER (1); needs tinyshakespeare (1)"
     )
     assert outcome(tmp_path, GPT2_REQUIRE_PEERS="1")[0] == "1 failed, 2 skipped, 1 xfailed, 2 errors"
-    counts, _ = outcome(
-        tmp_path, GPT2_REQUIRE_PEERS="1", GPT2_DATA_DIR="/data"
-    )  # requires the corpus as well
+    # requires the corpus as well
+    counts, _ = outcome(tmp_path, GPT2_REQUIRE_PEERS="1", GPT2_DATA_DIR="/data")
     assert counts == "2 failed, 1 skipped, 1 xfailed, 2 errors"
     (tmp_path / "passed").write_text("test_skips.py::test_marked\nanother.py::test_marked\n")
     assert outcome(tmp_path, GPT2_PASSED=str(tmp_path / "passed"))[0] == "4 skipped, 1 deselected, 1 xfailed"

@@ -62,15 +62,8 @@ def installed(wheel, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("installed") / "venv"
     venv.create(folder, with_pip=False, symlinks=os.name == "posix")
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(folder),
-        *"install --no-deps --no-index -q".split(),
-    ]
-    subprocess.run([*install, str(wheel)], check=True)
+    install = [sys.executable, "-m", "pip", "--python", str(folder), "install", "-q", "--no-deps"]
+    subprocess.run([*install, "--no-index", str(wheel)], check=True)
     paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
     packages = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
     (Path(paths["purelib"]) / "packages.pth").write_text("\n".join(sorted(packages)) + "\n")

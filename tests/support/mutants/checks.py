@@ -24,8 +24,7 @@ HUNG = "it does not end"
 
 @contextmanager
 def quiet():
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         yield
 
 

@@ -194,6 +194,9 @@ def of_chain() -> list[Mutant]:
     return [m for s, node in places for m in mutants_of(s, node, frozenset(["chain"]))]
 
 
+GROUPS = {"layers": of_layers, "model": of_model, "table": of_table, "chain": of_chain}
+
+
 def _reached(f) -> Iterator[tuple[Source, ast.AST]]:
     """The nodes of a function and of the functions in its file that it uses."""
     s = source(f.__module__)
@@ -240,12 +243,8 @@ def _text(node) -> str:
 
 def _walk(function) -> Iterator[tuple[tuple, ast.AST]]:
     """(path, node) of everything in a function that computes: no docstrings, defaults or error messages."""
-    body = (
-        [("body", None)]
-        if isinstance(function, ast.Lambda)
-        else [("body", i) for i in range(len(function.body))]
-    )
-    stack = [(((name, i),), _get(function, name, i)) for name, i in reversed(body)]
+    places = [None] if isinstance(function, ast.Lambda) else range(len(function.body))
+    stack = [((("body", i),), _get(function, "body", i)) for i in reversed(places)]
     while stack:
         at, node = stack.pop()
         if isinstance(node, SKIPPED):
