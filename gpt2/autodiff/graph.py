@@ -186,7 +186,16 @@ class Graph(Immutable):
         return users
 
     def __str__(self) -> str:
-        return graph_text(self)
+        """The graph as text, one typed line a value. Equal programs print equally: node numbers do not show.
+
+        Below it stand the graphs of its outlined calls (passes/alike.py), each once.
+        """
+        bodies = dict.fromkeys(n.attrs["body"] for n in self.nodes if n.op == "outlined")
+        taken: set[str] = set()
+        tried: dict[str, int] = {}
+        called = {body: unused_name(body.name, taken, tried) for body in bodies}
+        texts = (_one_text(body, name, called) for body, name in called.items())
+        return "\n\n".join([_one_text(self, self.name, called), *texts])
 
 
 def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = (), oldest: int = 0) -> list[Node]:
@@ -350,19 +359,6 @@ def source_name(text: str, reserved: Container[str]) -> str:
         return text
     spelled = re.sub(r"\W", "_", text) + "_"
     return spelled if spelled.isidentifier() else "_" + spelled
-
-
-def graph_text(graph: Graph) -> str:
-    """The graph as text, one typed line a value. Equal programs print equally: node numbers do not show.
-
-    Below it stand the graphs of its outlined calls (passes/alike.py), each once.
-    """
-    bodies = dict.fromkeys(n.attrs["body"] for n in graph.nodes if n.op == "outlined")
-    taken: set[str] = set()
-    tried: dict[str, int] = {}
-    called = {body: unused_name(body.name, taken, tried) for body in bodies}
-    texts = (_one_text(body, name, called) for body, name in called.items())
-    return "\n\n".join([_one_text(graph, graph.name, called), *texts])
 
 
 def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:

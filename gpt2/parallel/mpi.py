@@ -61,7 +61,12 @@ class MPIGroup(Group):
         self.failures = self.MPI.COMM_WORLD.Dup()  # for agreement among failed ranks
         self.rank, self.size = self.comm.rank, self.comm.size
         self.comm.Barrier()  # all ranks have mapped the memory that ranks of one machine share
-        _unname_shared_memory()
+        # mpich leaves the names of this memory, 2 MB in /dev/shm, if a rank is killed or the job aborted
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/maps").read_text().splitlines():
+                path = Path(line.split()[-1])
+                if path.name.startswith("mpich_shm_"):
+                    path.unlink(missing_ok=True)
 
     # -- the group's methods, in MPI's own
 
@@ -240,13 +245,3 @@ def _pieces(array):
     if array.ndim != 1:
         raise ValueError(f"expected a flat array, got shape {array.shape}; pass array.reshape(-1)")
     return [array[start : start + LARGEST] for start in range(0, array.size, LARGEST)]
-
-
-def _unname_shared_memory():
-    """Remove the names of mpich's shared memory, 2 MB in /dev/shm, which mpich leaves if a rank is killed or
-    the job aborted. Every rank has it mapped by now."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            path = Path(line.split()[-1])
-            if path.name.startswith("mpich_shm_"):
-                path.unlink(missing_ok=True)

@@ -59,7 +59,13 @@ class Processes(Team):
             size, {name: ((k,), dtype) for name, k in sizes.items()}, threads=each, timeout=timeout
         )
         try:
-            self._move(self.workers.arrays)  # while the processes start
+            arrays = self.workers.arrays  # which model and optimizer move to while the processes start
+            arrays["params"][...] = model.flat_params
+            if optimizer.t:  # otherwise they are zeros, like new shared memory
+                arrays["m"][...], arrays["v"][...] = optimizer.m, optimizer.v
+            model.use(arrays["params"], arrays["grads 0"])
+            model.freeze(model.frozen_copy(arrays["frozen"]))
+            optimizer.use(model.flat_params, model.flat_grads, arrays["m"], arrays["v"])
             options = options or {"backward": model.spec, **model.description.options}
             results = self.workers.call(
                 _set_up, model.config, options, (type(optimizer), optimizer.options()), each
@@ -69,16 +75,6 @@ class Processes(Team):
         except BaseException:
             self.workers.kill()
             raise
-
-    def _move(self, arrays):
-        """Move model and optimizer into shared memory."""
-        model, optimizer = self.model, self.optimizer
-        arrays["params"][...] = model.flat_params
-        if optimizer.t:  # otherwise they are zeros, like new shared memory
-            arrays["m"][...], arrays["v"][...] = optimizer.m, optimizer.v
-        model.use(arrays["params"], arrays["grads 0"])
-        model.freeze(model.frozen_copy(arrays["frozen"]))
-        optimizer.use(model.flat_params, model.flat_grads, arrays["m"], arrays["v"])
 
     def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
         self._check_environment()

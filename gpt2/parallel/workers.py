@@ -101,10 +101,8 @@ class Workers:
         self.wait_until_ready()
         if not self.processes:
             raise RuntimeError("Workers.call: these workers have ended")
-        self._send([pickle.dumps((function, (*args, *(each[r] if each else ())))) for r in range(self.size)])
-        return self._collect(self.timeout)
+        messages = [pickle.dumps((function, (*args, *(each[r] if each else ())))) for r in range(self.size)]
 
-    def _send(self, messages):
         def send():
             for end, message in zip(self.connections, messages):
                 with contextlib.suppress(OSError):  # _collect reports one that died
@@ -114,6 +112,7 @@ class Workers:
             send()
         else:  # a worker that hangs would block this, and the time limit would not be checked
             threading.Thread(target=send, daemon=True).start()
+        return self._collect(self.timeout)
 
     # -- watching
 

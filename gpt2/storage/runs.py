@@ -24,7 +24,19 @@ def new(name: str, out: str = "") -> Path:
     folder, then `clear` it.
     """
     if not out:
-        return _first_free(name)
+        sweep_below(RUNS)
+        number = 1
+        while True:
+            folder = RUNS / f"{name}-{number}"
+            try:
+                folder.mkdir(parents=True)
+                return folder
+            except FileExistsError:
+                number += 1
+            except OSError as error:
+                raise UserError(
+                    f"cannot make the folder {folder}: {error.strerror or error}; name another with --out"
+                ) from None
     folder = Path(out)
     try:
         if folder.exists() and not folder.is_dir():
@@ -53,22 +65,6 @@ def clear(folder: Path, overwrite: bool = False) -> None:
     with os_errors(folder):
         for file in (METRICS, LAST, BEST):
             (folder / file).unlink(missing_ok=True)
-
-
-def _first_free(name):
-    sweep_below(RUNS)
-    number = 1
-    while True:
-        folder = RUNS / f"{name}-{number}"
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise UserError(
-                f"cannot make the folder {folder}: {error.strerror or error}; name another with --out"
-            ) from None
 
 
 def existing(folder: str | Path | None) -> Path:

@@ -242,14 +242,11 @@ class Run:
             return  # the files are the root's
         if self.model.description.file is not None:
             self.model.description.file.remember()
-        self._write_settings()
+        write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
         self.tokenizer.save(folder / runs.TOKENIZER)
         with writing(folder / runs.METRICS):
             # not buffered: after a failed write on a full disk nothing is written at close
             self.metrics = open(folder / runs.METRICS, "ab", buffering=0)
-
-    def _write_settings(self) -> None:
-        write_atomically(self.folder / runs.SETTINGS, to_toml(self.settings).encode())
 
     def record(self, **fields: Any) -> None:
         """Add a line to metrics.jsonl."""

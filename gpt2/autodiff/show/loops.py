@@ -57,7 +57,7 @@ class Loop:
     results   for each result of the body the array that it fills, or a list of its nodes for each call
     carried   result -> the argument that it is in the next call
     down      whether positions come from the last to the first
-    inside    slices that only calls of loops read
+    inside    slices that only calls of loops read, which need no line: loops write them where they are read
     """
 
     body: Graph
@@ -82,7 +82,18 @@ def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loo
     results = set(graph.outputs)
     groups = [group for group in grouped.values() if len(group) >= FEWEST]
     loops = [loop for group in groups if (loop := _loop(graph, group, calls, users, results)) is not None]
-    _mark_inside(loops, users, results)
+    arguments = [(loop, k) for loop in loops for k, g in enumerate(loop.args) if isinstance(g, Moving)]
+    moving = {(c, k) for loop, k in arguments for c in loop.calls}
+    inside: set[Node] = set()
+    for n in {c.args[k] for c, k in moving}:
+        while n.op in ("reshape", "transpose", "slice") and n not in results:
+            reads = {(u, k) for u in users[n] for k, a in enumerate(u.args) if a is n}
+            if not all(read in moving or read[0] in inside for read in reads):
+                break
+            inside.add(n)
+            n = n.args[0]
+    for loop in loops:
+        loop.inside = inside
     return loops
 
 
@@ -159,22 +170,6 @@ def _filled(nodes: list[list[Node]], users, results) -> Moving | None:
         return None
     index = dict(zip(array.args, array.attrs["indices"]))
     return _moving(array, [index[n] for n in parts])
-
-
-def _mark_inside(loops: Sequence[Loop], users, results) -> None:
-    """Note the slices that need no line, as loops write them where they are read."""
-    arguments = [(loop, k) for loop in loops for k, g in enumerate(loop.args) if isinstance(g, Moving)]
-    moving = {(c, k) for loop, k in arguments for c in loop.calls}
-    inside: set[Node] = set()
-    for n in {c.args[k] for c, k in moving}:
-        while n.op in ("reshape", "transpose", "slice") and n not in results:
-            reads = {(u, k) for u in users[n] for k, a in enumerate(u.args) if a is n}
-            if not all(read in moving or read[0] in inside for read in reads):
-                break
-            inside.add(n)
-            n = n.args[0]
-    for loop in loops:
-        loop.inside = inside
 
 
 def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop]]:
