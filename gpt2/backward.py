@@ -109,10 +109,6 @@ class ModelLayer(Layer):
             self.narrowed[wanted] = running(self.written, self.how, self.options, wanted, self.forward)
         return self.narrowed[wanted]
 
-    def without_programs(self) -> ModelLayer:
-        """The same layer, whose programs are compiled anew."""
-        return running(self.written, self.how, self.options)
-
 
 def uncompiled(layer: Layer) -> Layer:
     """The layer as written, if this is a compiled form of it."""

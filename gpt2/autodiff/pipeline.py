@@ -199,15 +199,11 @@ class Pipeline:
 
         return self.emitted(self._stage(title, prepared), scalar=scalar)
 
-    def forward_backward(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int], **price: Any) -> Halves:
-        """All stages of a recorded graph up to the graphs of its forward and its backward.
+    def joint(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int]) -> Graph:
+        """The first stages: the recorded graph's results and gradients as one graph, ready to be split.
 
         wrt, cts   the inputs whose gradients are wanted, and the outputs that get a cotangent
         """
-        return self.split(self.joint(graph, wrt, cts), len(graph.inputs), len(graph.outputs), **price)
-
-    def joint(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int]) -> Graph:
-        """The first stages: the recorded graph's results and gradients as one graph, ready to be split."""
         return self.prepared(self.differentiated(vjp_graph, self.simplified(graph, alike=True), wrt, cts))
 
     def _stage(self, title: str, make: Callable, *args):

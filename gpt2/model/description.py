@@ -461,14 +461,6 @@ class Description:
         given = {n: y for n, y in self.layers.items() if y is not standard.get(n, y)}
         return given | self.own
 
-    def tuned(self, train: Tuning | str | None) -> Description:
-        """The same model with another Tuning."""
-        return Description(self.config, **{**self.options, "train": tuning(train)})
-
-    def resized(self, config: GPT2Config) -> Description:
-        """The same layers in a model of other sizes."""
-        return Description(config, **self.options)
-
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of Description and of GPT2 that make the same description of a config."""

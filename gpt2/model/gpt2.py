@@ -267,7 +267,8 @@ class GPT2:
             return
         self.environment = Environment(self.description)
         for name, layer in self._table.items():
-            dict.__setitem__(self._table, name, layer.without_programs())
+            new = backwards.running(layer.written, layer.how, layer.options)
+            dict.__setitem__(self._table, name, new)
         self.program = self._made_program()
         self.drop_generation()
 

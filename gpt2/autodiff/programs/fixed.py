@@ -241,7 +241,8 @@ class _PairEntry:
         if not wrt:
             raise AutodiffError(f"{self.name}: no gradient is wanted, or can be had")
         graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
-        halves = pipeline.forward_backward(graph, wrt, (0,), rate=pair.rate, ample=pair.ample)
+        joint = pipeline.joint(graph, wrt, (0,))
+        halves = pipeline.split(joint, len(graph.inputs), 1, rate=pair.rate, ample=pair.ample)
         self.graphs = halves.forward, halves.backward
         self.saves_memory = pair.rate > NS_PER_BYTE
 
