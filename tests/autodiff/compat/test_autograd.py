@@ -133,18 +133,15 @@ def test_wrong_arguments_are_type_errors(call, words):
         call()
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: Box.register(int),
-        lambda: VSpace.register(int),
-        lambda: SparseObject(None, None),
-        lambda: autograd.tracer.new_box(1.0, 0, None),
-        lambda: autograd.tracer.register_notrace(None, None),
-        lambda: autograd.misc.tracers.full_graph(np.sin, 1.0),
-        lambda: autograd.grad(primitive(lambda x: x))(1.0),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    lambda: Box.register(int),
+    lambda: VSpace.register(int),
+    lambda: SparseObject(None, None),
+    lambda: autograd.tracer.new_box(1.0, 0, None),
+    lambda: autograd.tracer.register_notrace(None, None),
+    lambda: autograd.misc.tracers.full_graph(np.sin, 1.0),
+    lambda: autograd.grad(primitive(lambda x: x))(1.0),
+])  # fmt: skip
 def test_unsupported_names_of_autograd_raise(call):
     with pytest.raises(NotImplementedError, match=r"\w+ \w+"):
         call()

@@ -166,11 +166,8 @@ def product(x, y):
     ((lambda dout, out, x, y: (dout,),), ad.AutodiffError, "1 gradients for 2 arguments"),
     ((lambda dout, out, x, y: ([dout], dout),), ad.AutodiffError, "a list for floating-point argument 0"),
     ((lambda dout, x, y: (dout, dout),), ad.AutodiffError, r"takes \(dout, x, y\).*\(dout, out, \*args\)"),
-    (
-        (lambda x, y: (x * y, ()), lambda dout: (dout, dout)),
-        ad.AutodiffError,
-        r"product: its rule takes \(dout\).*\(residuals, dout\)",
-    ),
+    ((lambda x, y: (x * y, ()), lambda dout: (dout, dout)), ad.AutodiffError,
+     r"product: its rule takes \(dout\).*\(residuals, dout\)"),
     # an error within the rule is passed on
     ((lambda dout, out, x, y: (np.sin(1, 2, 3, 4), dout),), TypeError, "sin"),
 ])  # fmt: skip
@@ -285,45 +282,31 @@ def scaled(x, *, scale=1.0, power=1):
     return np.sum(x**power) * scale
 
 
-def with_backward():
-    f = ad.custom_vjp(scaled)
-
-    @f.defvjp
-    def rule(dout, out, x, *, scale=1.0, power=1):
-        return (dout * scale * power * x ** (power - 1),)
-
-    return f
+def slope_of_scaled(x, *, scale, power):
+    return scale * power * x ** (power - 1)
 
 
-def with_forward_and_backward():
-    f = ad.custom_vjp(scaled)
-
-    def forward(x, **settings):
-        assert set(settings) == {"scale", "power"}
-        return scaled(x, **settings), (x, settings)
-
-    def backward(kept, dout):
-        x, settings = kept
-        return (dout * settings["scale"] * settings["power"] * x ** (settings["power"] - 1),)
-
-    f.defvjp(forward, backward)
-    return f
+def forward(x, **settings):
+    assert set(settings) == {"scale", "power"}
+    return scaled(x, **settings), (x, settings)
 
 
-def with_jvp():
-    f = ad.custom_jvp(scaled)
-
-    @f.defjvp
-    def rule(primals, tangents, scale, power):
-        (x,), (dx,) = primals, tangents
-        return scaled(x, scale=scale, power=power), scale * power * np.sum(x ** (power - 1) * dx)
-
-    return f
+with_backward, with_both, with_jvp = ad.custom_vjp(scaled), ad.custom_vjp(scaled), ad.custom_jvp(scaled)
+with_backward.defvjp(
+    lambda dout, out, x, *, scale=1.0, power=1: (dout * slope_of_scaled(x, scale=scale, power=power),)
+)
+with_both.defvjp(forward, lambda kept, dout: (dout * slope_of_scaled(kept[0], **kept[1]),))
 
 
-@pytest.mark.parametrize("make", [with_backward, with_forward_and_backward, with_jvp])
-def test_keyword_only_arguments_reach_the_rule(make, rng):
-    f, x, dx = make(), rng.uniform(0.5, 2.0, 3), rng.normal(size=3)
+@with_jvp.defjvp
+def with_jvp_rule(primals, tangents, scale, power):
+    slope = slope_of_scaled(*primals, scale=scale, power=power)
+    return scaled(*primals, scale=scale, power=power), np.sum(slope * tangents[0])
+
+
+@pytest.mark.parametrize("f", [with_backward, with_both, with_jvp], ids=["backward", "both", "jvp"])
+def test_keyword_only_arguments_reach_the_rule(f, rng):
+    x, dx = rng.uniform(0.5, 2.0, 3), rng.normal(size=3)
     np.testing.assert_allclose(ad.grad(f)(x), np.ones(3), rtol=1e-14)
     g = ad.grad(lambda x: f(x, scale=3.0, power=2))
     np.testing.assert_allclose(g(x), 6.0 * x, rtol=1e-14)
@@ -436,15 +419,12 @@ def test_outside_of_a_recording_the_function_is_called():
     assert ad.callback(lambda x: [x], None, 3) == [3]
 
 
-@pytest.mark.parametrize(
-    "wrong, text",
-    [
-        (lambda x: x[:1], r"float64 \(1,\)"),
-        (lambda x: x.astype("f4"), r"float32 \(2,\)"),
-        (lambda x: (x, x), r"float64 \(2,\), float64 \(2,\)"),
-        (lambda x: 1.0, r"float \(\)"),
-    ],
-)
+@pytest.mark.parametrize("wrong, text", [
+    (lambda x: x[:1], r"float64 \(1,\)"),
+    (lambda x: x.astype("f4"), r"float32 \(2,\)"),
+    (lambda x: (x, x), r"float64 \(2,\), float64 \(2,\)"),
+    (lambda x: 1.0, r"float \(\)"),
+])  # fmt: skip
 def test_result_unlike_the_example_is_refused(wrong, text):
     with pytest.raises(ad.AutodiffError, match=f"callback: <lambda> gives {text}, expected float64"):
         ad.Fixed(lambda x: ad.callback(wrong, x, x))(np.ones(2))
