@@ -14,10 +14,7 @@ from gpt2.autodiff.scipy import stats
 from gpt2.autodiff.scipy.rules import distributions
 from tests.support.exact import distributions as exact
 
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
+pytestmark = [pytest.mark.numeric, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 ALL = [(name, method) for name in (*exact.LAWS, *exact.COUNTS) for method in exact.methods_of(name)]
 QUICK = [("norm", "logsf"), ("gamma", "pdf"), ("pareto", "logcdf"), ("uniform", "cdf"), ("binom", "pmf")]
 
@@ -59,17 +56,14 @@ def test_log_survival_function_in_far_tails():
     assert ad.grad(stats.laplace.logsf)(40.0) == -1.0
 
 
-@pytest.mark.parametrize(
-    "call, value, slope",
-    [
-        (lambda v: stats.expon.pdf(v), 1.0, -1.0),
-        (lambda v: stats.poisson.pmf(0, v - 1.0), np.nan, np.nan),
-        (lambda v: stats.poisson.pmf(2.5, v + 2.0), 0.0, 0.0),
-        (lambda v: stats.norm.pdf(v, 0.0, -1.0), np.nan, np.nan),
-        (lambda v: stats.gamma.cdf(v + np.nan, 2.0), np.nan, np.nan),
-        (lambda v: stats.gamma.logpdf(1.0, v - 2.0), np.nan, np.nan),
-    ],
-)
+@pytest.mark.parametrize("call, value, slope", [
+    (lambda v: stats.expon.pdf(v), 1.0, -1.0),
+    (lambda v: stats.poisson.pmf(0, v - 1.0), np.nan, np.nan),
+    (lambda v: stats.poisson.pmf(2.5, v + 2.0), 0.0, 0.0),
+    (lambda v: stats.norm.pdf(v, 0.0, -1.0), np.nan, np.nan),
+    (lambda v: stats.gamma.cdf(v + np.nan, 2.0), np.nan, np.nan),
+    (lambda v: stats.gamma.logpdf(1.0, v - 2.0), np.nan, np.nan),
+])  # fmt: skip
 def test_value_and_derivative_at_boundaries(call, value, slope):
     np.testing.assert_array_equal(ad.compile(call)(0.0), value)
     np.testing.assert_array_equal(ad.grad(call)(0.0), slope)
@@ -92,11 +86,7 @@ def test_arguments_follow_scipys_signature():
     np.testing.assert_allclose(f(0.5), scipy.stats.norm.logpdf([0.5, 0.5], [0.0, 1.0], 2.0))
     assert type(ad.compile(stats.norm.pdf)(0.5)) is type(scipy.stats.norm.pdf(0.5))
     assert ad.compile(lambda x: stats.norm.pdf(x))(np.float32(0.5)).dtype == np.float32
-    for call in (
-        lambda x: stats.gamma.pdf(x),
-        lambda x: stats.norm.pdf(x, width=2.0),
-        lambda x: stats.t.pdf(x, 2, 0, 1, 1),
-    ):
+    for call in (stats.gamma.pdf, lambda x: stats.norm.pdf(x, width=2), lambda x: stats.t.pdf(x, 2, 0, 1, 1)):
         with pytest.raises(TypeError, match="scipy.stats"):
             ad.compile(call)(0.5)
 

@@ -1,6 +1,4 @@
-"""gpt2.autodiff.scipy.integrate: values against SciPy's; discrete and adjoint derivatives against finite
-differences.
-"""
+"""gpt2.autodiff.scipy.integrate: values against SciPy's, derivatives against finite differences."""
 
 import numpy as np
 import pytest
@@ -18,11 +16,7 @@ pytestmark = pytest.mark.numeric
 Y0 = np.array([1.0, 0.5])
 TIMES = np.array([0.0, 0.4, 1.1])
 ACCURATE = {"rtol": 1e-12, "atol": 1e-13}
-FIXED_STEP = {
-    "first_step": 0.1,
-    "max_step": 0.1,
-    "rtol": 0.1,
-}  # so that finite differences see the same steps
+FIXED_STEP = {"first_step": 0.1, "max_step": 0.1, "rtol": 0.1}  # finite differences see the same steps
 
 
 def lotka_volterra(t, y, a, b):

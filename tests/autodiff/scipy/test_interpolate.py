@@ -1,6 +1,4 @@
-"""gpt2.autodiff.scipy.interpolate: values against SciPy's; derivatives by points and by values against
-finite differences.
-"""
+"""gpt2.autodiff.scipy.interpolate: values against SciPy's, derivatives against finite differences."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""gpt2.autodiff.scipy.ndimage: values against SciPy's in all boundary modes, derivatives against finite
-differences.
-"""
+"""gpt2.autodiff.scipy.ndimage: values against SciPy's, derivatives against finite differences."""
 
 import itertools
 
