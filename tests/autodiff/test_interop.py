@@ -1,5 +1,7 @@
 """from_torch, to_torch, from_jax, to_jax and as_numpy, with the real packages."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -140,11 +142,6 @@ def test_tensor_combined_with_a_recorded_value_is_an_error(torch):
 
 
 def test_as_numpy_of_arrays_of_other_libraries(torch):
-    class WithInterface:
-        def __init__(self, array):
-            self.__array_interface__ = array.__array_interface__
-            self.array = array
-
     class WithDlpack:
         def __init__(self, array):
             self.array = array
@@ -156,7 +153,8 @@ def test_as_numpy_of_arrays_of_other_libraries(torch):
             return self.array.__dlpack_device__()
 
     tensor = torch.ones(3, dtype=torch.float64)
-    tree = ad.as_numpy({"a": tensor, "b": [WithInterface(X), (WithDlpack(Y), 1.0)], "c": None})
+    with_interface = SimpleNamespace(__array_interface__=X.__array_interface__)
+    tree = ad.as_numpy({"a": tensor, "b": [with_interface, (WithDlpack(Y), 1.0)], "c": None})
     assert type(tree["a"]) is type(tree["b"][0]) is type(tree["b"][1][0]) is np.ndarray
     tensor += 1.0
     assert tree["a"].tolist() == [2.0] * 3  # the same memory

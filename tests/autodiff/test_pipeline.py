@@ -205,15 +205,9 @@ def test_numbers_are_static_in_fixed_programs():
 
 def test_equal_numbers_of_other_types_have_programs_of_their_own():
     """They promote otherwise."""
-    whole, short = np.arange(3), np.ones(3, np.float32)
+    whole, flags, short = np.arange(3), np.arange(3) > 0, np.ones(3, np.float32)
     fixed, pair = ad.Fixed(lambda x, c, *, d=1: x * c * d), ad.FixedPair(lambda x, c: x * c)
-    for x, c, d in (
-        (whole, 2, 1),
-        (whole, 2.0, 1),
-        (whole, 2, 1.0),
-        (whole > 0, 1, True),
-        (whole > 0, True, True),
-    ):
+    for x, c, d in ((whole, 2, 1), (whole, 2.0, 1), (whole, 2, 1.0), (flags, 1, True), (flags, True, True)):
         assert fixed(x, c, d=d).dtype == (x * c * d).dtype
     for c in (2.0, np.float64(2.0), np.float32(2.0)):
         assert pair.forward(short, c)[0].dtype == (short * c).dtype

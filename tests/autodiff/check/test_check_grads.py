@@ -13,6 +13,7 @@ from tests.autodiff.check.test_forty_mistakes import edited
 
 RNG = np.random.default_rng(0)
 B, C = 3, 4
+POINT, LARGE = np.linspace(-1.3, 0.9, 7), np.linspace(1.0, 3.0, 7)
 
 
 # --- check_grads ----------------------------------------------------------------------------------------
@@ -78,18 +79,15 @@ def test_wrong_second_derivative_fails(monkeypatch):
 
 
 @pytest.mark.parametrize("modes", [("fwd", "rev"), ("fwd",), ("rev",)], ids="-".join)
-@pytest.mark.parametrize(
-    "f, x",
-    [
-        (lambda x: np.sum(x**2), np.zeros(3)),
-        (lambda x: np.sum((x - np.ones(3)) ** 2), np.ones(3)),
-        (lambda x: x[0] * x[1] * x[2], np.zeros(3)),
-        (lambda x: np.var(x), np.ones(3)),
-        (lambda x: np.sum(np.exp(x) / np.sum(np.exp(x))), np.linspace(-1.3, 0.9, 7)),
-        (lambda x: np.sum(x - np.mean(x)), np.linspace(-1.3, 0.9, 7)),
-        (lambda x: np.linalg.norm(x / np.linalg.norm(x)), np.linspace(-1.3, 0.9, 7)),
-    ],
-)
+@pytest.mark.parametrize("f, x", [
+    (lambda x: np.sum(x**2), np.zeros(3)),
+    (lambda x: np.sum((x - np.ones(3)) ** 2), np.ones(3)),
+    (lambda x: x[0] * x[1] * x[2], np.zeros(3)),
+    (lambda x: np.var(x), np.ones(3)),
+    (lambda x: np.sum(np.exp(x) / np.sum(np.exp(x))), POINT),
+    (lambda x: np.sum(x - np.mean(x)), POINT),
+    (lambda x: np.linalg.norm(x / np.linalg.norm(x)), POINT),
+])  # fmt: skip
 def test_zero_derivatives_pass_despite_rounding(f, x, modes):
     check_grads(f, (x,), modes=modes)
 
@@ -105,33 +103,23 @@ def test_random_function_and_small_mistake_are_not_taken_for_rounding():
 
     small.defvjp(lambda dout, out, x: (1.00001e-9 * dout * np.cos(x),))
     with pytest.raises(GradientMismatch):
-        check_grads(small, (np.linspace(-1.3, 0.9, 7),))
+        check_grads(small, (POINT,))
 
 
-POINT = np.linspace(-1.3, 0.9, 7)
-LARGE = np.linspace(1.0, 3.0, 7)
-
-
-@pytest.mark.parametrize(
-    "value, slope, x, factor",
-    [
-        (lambda x: 1e8 + np.sin(x), np.cos, POINT, 1.3),  # a large term hides digits ...
-        (lambda x: 1e6 + x, np.ones_like, POINT, 1.01),
-        (lambda x: 1e6 + np.abs(x), np.sign, np.array([1e-3, -1e-3, 1.0]), 1.01),
-        (lambda x: 1.0 + 1e-7 * np.sin(x), lambda x: 1e-7 * np.cos(x), POINT, 0.0),
-        (lambda x: 1.0 + 1e-9 * x, lambda x: np.full_like(x, 1e-9), POINT, 0.0),
-        (lambda x: x * x, lambda x: 2.0 * x, 1e6 * LARGE, 1.01),
-        (lambda x: x * x, lambda x: 2.0 * x, 1e8 * LARGE, -1.0),
-        (lambda x: np.log(x), lambda x: 1.0 / x, 1e6 * LARGE, 1.01),
-        (
-            lambda x: 1e-200 * np.sin(x),
-            lambda x: 1e-200 * np.cos(x),
-            POINT,
-            1.0001,
-        ),  # ... a scale factor does not
-        (lambda x: 1e200 * np.sin(x), lambda x: 1e200 * np.cos(x), POINT, 1.0001),
-    ],
-)
+@pytest.mark.parametrize("value, slope, x, factor", [
+    # a large term hides digits ...
+    (lambda x: 1e8 + np.sin(x), np.cos, POINT, 1.3),
+    (lambda x: 1e6 + x, np.ones_like, POINT, 1.01),
+    (lambda x: 1e6 + np.abs(x), np.sign, np.array([1e-3, -1e-3, 1.0]), 1.01),
+    (lambda x: 1.0 + 1e-7 * np.sin(x), lambda x: 1e-7 * np.cos(x), POINT, 0.0),
+    (lambda x: 1.0 + 1e-9 * x, lambda x: np.full_like(x, 1e-9), POINT, 0.0),
+    (lambda x: x * x, lambda x: 2.0 * x, 1e6 * LARGE, 1.01),
+    (lambda x: x * x, lambda x: 2.0 * x, 1e8 * LARGE, -1.0),
+    (lambda x: np.log(x), lambda x: 1.0 / x, 1e6 * LARGE, 1.01),
+    # ... a scale factor does not
+    (lambda x: 1e-200 * np.sin(x), lambda x: 1e-200 * np.cos(x), POINT, 1.0001),
+    (lambda x: 1e200 * np.sin(x), lambda x: 1e200 * np.cos(x), POINT, 1.0001),
+])  # fmt: skip
 @pytest.mark.parametrize("modes", [("fwd", "rev"), ("fwd",), ("rev",)], ids="-".join)
 def test_mistakes_larger_than_rounding_fail(value, slope, x, factor, modes):
     """A derivative that is wrong at all points, and at a single one."""

@@ -1,6 +1,4 @@
-"""Typical mistakes in the backwards of GPT-2's layers: check_backward detects each, and names its line and its
-cause.
-"""
+"""Typical mistakes in the backwards of GPT-2's layers: check_backward names the line and cause of each."""
 
 import functools
 import inspect

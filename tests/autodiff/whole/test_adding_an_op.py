@@ -1,7 +1,6 @@
 """docs/adding-an-op.md does what it says: its code runs, and its rows pass the tests made from the table."""
 
 import dataclasses
-import os
 import re
 
 import numpy as np
@@ -12,21 +11,20 @@ from gpt2.autodiff.check.numeric import GradientMismatch
 from gpt2.autodiff.graph import GraphError
 from gpt2.autodiff.ops import OPS, Op, apply, input_node
 from gpt2.autodiff.record.record import apply_op
+from tests import ROOT
 from tests.autodiff.ops import test_ops_page, test_rules
 from tests.support.calls.op_samples import SAMPLES, samples_of
 
-PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "adding-an-op.md")
+TEXT = (ROOT / "docs" / "adding-an-op.md").read_text(encoding="utf-8")
 ADDED = ("nextafter", "logistic")
 
 
 @pytest.fixture
 def page():
     """The names that the page's code defines; its rows are taken out of the table again."""
-    with open(PAGE) as f:
-        blocks = re.findall(r"```python\n(.*?)```", f.read(), re.DOTALL)
     namespace = {}
     try:
-        for block in blocks:
+        for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
             exec(block, namespace)
         yield namespace
     finally:
@@ -44,29 +42,23 @@ def test_the_page(page):
 
 
 def test_every_column_is_explained():
-    with open(PAGE) as f:
-        text = f.read()
-    named = {*re.findall(r"`(\w+)[`(=]", text), *re.findall(r"^    (\w+)=", text, re.M)}
+    named = {*re.findall(r"`(\w+)[`(=]", TEXT), *re.findall(r"^    (\w+)=", TEXT, re.M)}
     assert {field.name for field in dataclasses.fields(Op)} - {"name", "kind"} - named == set()
 
 
 def test_the_page_lists_and_counts_the_tests_of_an_op():
-    with open(PAGE) as f:
-        text = f.read()
     tests = {name: test for name, test in vars(test_rules).items() if name.startswith("test_")}
     of_ops = {name for name, test in tests.items() if getattr(test, "pytestmark", None)}
-    assert {*re.findall(r"^- `(test_\w+)`", text, re.M)} == of_ops
-    assert f"{len(of_ops)} passed" in text
+    assert {*re.findall(r"^- `(test_\w+)`", TEXT, re.M)} == of_ops
+    assert f"{len(of_ops)} passed" in TEXT
 
 
 @pytest.mark.parametrize("name", ADDED)
 def test_the_tests_come_with_the_row(page, name):
     for sample in samples_of(name):
         for dtype in sample.dtypes:
-            test_rules.test_derivatives.case(name, sample, dtype)
-            test_rules.test_types.case(name, sample, dtype)
-            test_rules.test_single_precision_stays.case(name, sample, dtype)
-            test_rules.test_source.case(name, sample, dtype)
+            for test in ("test_derivatives", "test_types", "test_single_precision_stays", "test_source"):
+                getattr(test_rules, test).case(name, sample, dtype)
     test_ops_page.test_types_are_those_of_numpy(name)
 
 
@@ -85,17 +77,14 @@ def test_a_result_of_another_type_than_infer_says_is_an_error(page, monkeypatch)
 
 
 @pytest.mark.parametrize("call", [lambda f: f(np.ones(2)), lambda f: ad.compile(f)(np.ones(2))])
-@pytest.mark.parametrize(
-    "op, args, attrs, message",
-    [
-        ("tahn", 1, {}, "no op 'tahn' in the table; near it: tan, tanh"),
-        ("qqq", 1, {}, "no op 'qqq' in the table$"),
-        ("add", 1, {}, r"op add\(x1, x2\): missing a required argument: 'x2'"),
-        ("tanh", 2, {}, r"op tanh\(x\): too many positional arguments"),
-        ("tanh", 1, {"axis": 0}, r"op tanh\(x\): got an unexpected keyword argument 'axis'"),
-        ("reshape", 1, {}, r"op reshape\(x, shape\): missing a required argument: 'shape'"),
-    ],
-)
+@pytest.mark.parametrize("op, args, attrs, message", [
+    ("tahn", 1, {}, "no op 'tahn' in the table; near it: tan, tanh"),
+    ("qqq", 1, {}, "no op 'qqq' in the table$"),
+    ("add", 1, {}, r"op add\(x1, x2\): missing a required argument: 'x2'"),
+    ("tanh", 2, {}, r"op tanh\(x\): too many positional arguments"),
+    ("tanh", 1, {"axis": 0}, r"op tanh\(x\): got an unexpected keyword argument 'axis'"),
+    ("reshape", 1, {}, r"op reshape\(x, shape\): missing a required argument: 'shape'"),
+])  # fmt: skip
 def test_a_call_that_no_op_takes(op, args, attrs, message, call):
     with pytest.raises((ValueError, TypeError), match=message):
         call(lambda x: apply_op(op, *[x] * args, **attrs))

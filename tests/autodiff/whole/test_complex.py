@@ -75,23 +75,13 @@ def test_complex_results_of_real_arguments():
     np.testing.assert_allclose(ad.grad(lambda z: np.sum(z**3))(x * 1j), -3 * x**2)
 
 
-NUMBERS = [
-    1j,
-    -1j,
-    complex(0, -1),
-    complex(-0.0, 1),
-    complex(2, -0.0),
-    -2 - 3j,
-    complex(np.nan, 0),
-    complex(1, np.nan),
-    complex(np.inf, -np.inf),
-    complex(-0.0, -np.inf),
-]
-
-
-@pytest.mark.parametrize("number", NUMBERS, ids=repr)
-def test_constants_are_the_same_in_emitted_code(number):
+@pytest.mark.parametrize("real, imag", [
+    (0.0, 1.0), (-0.0, -1.0), (0.0, -1.0), (-0.0, 1.0), (2.0, -0.0), (-2.0, -3.0),
+    (np.nan, 0.0), (1.0, np.nan), (np.inf, -np.inf), (-0.0, -np.inf),
+])  # fmt: skip
+def test_constants_are_the_same_in_emitted_code(real, imag):
     """To the signs of zeros, which say on which side of a branch cut a result is."""
+    number = complex(real, imag)
     z = np.array([0.5 + 1j, -2j, complex(-0.0, 2), 3 + 0j])
     for f in (lambda z: np.where(z.real > 0, z * 0.75, number), lambda z: z * number):
         program = ad.compile(f)

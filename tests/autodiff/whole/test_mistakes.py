@@ -83,16 +83,13 @@ def test_a_plain_number_beside_the_loss():
     assert hinge(2.0) == 1.0 and hinge(-2.0) == 0.0
 
 
-@pytest.mark.parametrize(
-    "f, kind, words",
-    [
-        (lambda x: x @ np.array([1, None, 2, 3], object), TypeError, "dtype object.*astype"),
-        (lambda x: math.fsum(x), TypeError, "Use np.sum"),
-        (lambda x: math.sin(x[0]), TypeError, "Use np.sin"),
-        (lambda x: math.gamma(x[0]), TypeError, "Use a NumPy function"),
-        (lambda x: np.sum(x + [x[0], np.interp]), TypeError, "dtype object"),
-    ],
-)
-def test_errors_say_what_to_write(f, kind, words):
-    with pytest.raises(kind, match=rf"test_mistakes.py:\d+: .*{words}"):
+@pytest.mark.parametrize("f, words", [
+    (lambda x: x @ np.array([1, None, 2, 3], object), "dtype object.*astype"),
+    (lambda x: math.fsum(x), "Use np.sum"),
+    (lambda x: math.sin(x[0]), "Use np.sin"),
+    (lambda x: math.gamma(x[0]), "Use a NumPy function"),
+    (lambda x: np.sum(x + [x[0], np.interp]), "dtype object"),
+])  # fmt: skip
+def test_errors_say_what_to_write(f, words):
+    with pytest.raises(TypeError, match=rf"test_mistakes.py:\d+: .*{words}"):
         ad.grad(f)(X)

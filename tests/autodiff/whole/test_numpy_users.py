@@ -9,6 +9,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.errors import AutodiffError, UnsupportedError, WriteError
+from tests.support.trees import assert_close
 
 X = np.linspace(0.1, 1.0, 4)
 M = np.linspace(0.0, 1.0, 12).reshape(3, 4)
@@ -30,9 +31,7 @@ def test_types_are_asked_as_outside():
 def test_the_longer_argument_second(function, mode):
     a, b = np.random.default_rng(0).normal(size=(2, 7))
     for x, y in ((a[:3], b), (a[:4], b[:6]), (a, b[:3])):
-        np.testing.assert_array_equal(
-            ad.compile(lambda x, y: function(x, y, mode))(x, y).shape, function(x, y, mode).shape
-        )
+        assert ad.compile(lambda x, y: function(x, y, mode))(x, y).shape == function(x, y, mode).shape
         ad.check_grads(lambda x, y: function(x, y, mode), (x, y), order=2)
 
 
@@ -82,19 +81,13 @@ def delete(d):
 
 
 @pytest.mark.parametrize(
-    "f, argument, line",
-    [
-        (set_item, {"x": X}, 1),
-        (append, [X], 1),
-        (replace, [X], 1),
-        (delete, {"x": X, "y": X}, 1),
-    ],
+    "f, argument", [(set_item, {"x": X}), (append, [X]), (replace, [X]), (delete, {"x": X, "y": X})]
 )
 @pytest.mark.parametrize("transform", [ad.compile, ad.grad])
-def test_containers_that_change_are_refused_with_the_line(f, argument, line, transform):
+def test_containers_that_change_are_refused_with_the_line(f, argument, transform):
     with pytest.raises(WriteError, match="changes") as error:
         transform(f)(argument)
-    assert f"test_numpy_users.py:{f.__code__.co_firstlineno + line}:" in str(error.value)
+    assert f"test_numpy_users.py:{f.__code__.co_firstlineno + 1}:" in str(error.value)
 
 
 def test_a_local_container_may_change():
@@ -199,20 +192,10 @@ class Model:
 
 
 @pytest.mark.parametrize(
-    "g",
-    [
-        slope,
-        decorated,
-        ad.jacobian(np.sin),
-        ad.hessian(loss),
-        ad.value_and_grad(loss),
-        ad.compile(loss),
-    ],
+    "g", [slope, decorated, ad.jacobian(np.sin), ad.hessian(loss), ad.value_and_grad(loss), ad.compile(loss)]
 )
 def test_derived_functions_are_pickled(g):
-    expected, found = g(X), pickle.loads(pickle.dumps(g))(X)
-    for a, b in zip(ad.tree.flatten(expected)[0], ad.tree.flatten(found)[0], strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_close(pickle.loads(pickle.dumps(g))(X), g(X), rtol=0.0)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -245,15 +228,13 @@ class Foreign:
 @pytest.mark.parametrize("derive", [ad.grad, ad.value_and_grad, ad.jacobian, ad.hessian])
 def test_arrays_of_another_library_are_named_whatever_numpy_says_of_them(derive):
     """np.sum(x) fails within NumPy, whose message does not help."""
-    for given, text in (
-        (Foreign(np.ones(2)), "x is a "),
-        ({"a": Foreign(np.ones(2))}, "x is a dict with a "),
-    ):
+    ones = Foreign(np.ones(2))
+    for given, text in ((ones, "x is a "), ({"a": ones}, "x is a dict with a ")):
         f = derive(lambda x: np.sum(x["a"] if isinstance(x, dict) else x))
         with pytest.raises(ad.AutodiffError, match=text + r"\w+\.Foreign.*ad.as_numpy"):
             f(given)
     with pytest.raises(ad.AutodiffError, match=r"a is a \w+\.Foreign"):
-        ad.hvp(np.sum, Foreign(np.ones(2)), np.ones(2))
+        ad.hvp(np.sum, ones, np.ones(2))
 
 
 def test_an_object_that_stands_for_a_number_is_an_index():

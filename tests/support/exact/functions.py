@@ -111,10 +111,7 @@ FUNCTIONS = {
         lambda a, b, x: lower_beta(b, a, 1 - x, x), (POSITIVE[:5], POSITIVE[:5], UNIT), held=(0, 1)
     ),
     "betaincinv": F(
-        lower_part,
-        (POSITIVE[:5], POSITIVE[:5], (0.5, 0.3, 0.7, 1e-5, 0.999)),
-        held=(0, 1),
-        inverse=True,
+        lower_part, (POSITIVE[:5], POSITIVE[:5], (0.5, 0.3, 0.7, 1e-5, 0.999)), held=(0, 1), inverse=True
     ),
     "gammainc": F(lower_gamma, (POSITIVE[:6], (0.0, *POSITIVE[:7], 1e-12)), held=(0,)),
     "gammaincc": F(upper_gamma, (POSITIVE[:6], (0.0, *POSITIVE[:7], 1e-12)), held=(0,)),

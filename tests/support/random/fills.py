@@ -95,7 +95,7 @@ class Filler(Writer):
         return self.one_of(GRAMMAR["fills"]).format(b=b, c=c, t=self.fresh())
 
     def program(self, seed) -> Program:
-        return Filling(**{**vars(super().program(seed))})
+        return Filling(**vars(super().program(seed)))
 
 
 def write(seed: int) -> Program:

@@ -12,7 +12,7 @@ and into arguments), matrix products, branches and loops.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -219,7 +219,6 @@ class Report:
     """Counts of what a check could not decide: near a kink, differences say nothing."""
 
     undecided: int = 0
-    stages: list = field(default_factory=list)
 
 
 def check(program: Program, api: bool = True) -> Report:

@@ -17,8 +17,6 @@ from gpt2 import autodiff as ad
 from tests.support.tables import sections
 
 GRAMMAR = sections(__file__)
-
-
 TYPES = {
     **{t.__name__: t for t in (float, int, complex, bool, object, list, tuple, str)},
     **{

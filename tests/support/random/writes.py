@@ -21,11 +21,8 @@ def write(seed: int) -> str:
     rng = random.Random(seed)
     lines = [f"y = {rng.choice(GRAMMAR['made'])}"]
     for _ in range(rng.choice((1, 1, 2))):
-        lines.append(
-            rng.choice(GRAMMAR["writes"]).format(
-                i=rng.choice(GRAMMAR["places"]), v=rng.choice(GRAMMAR["numbers"])
-            )
-        )
+        form = rng.choice(GRAMMAR["writes"])
+        lines.append(form.format(i=rng.choice(GRAMMAR["places"]), v=rng.choice(GRAMMAR["numbers"])))
     first, second = rng.choice(GRAMMAR["arguments"]).split(" | ")
     body = "\n    ".join(lines)
     return f"def f(x):\n    {body}\n    return y\nfirst, second = {first}, {second}\n"
