@@ -17,32 +17,16 @@ from tests.support.calls.numpy_calls import CALLS
 X = np.arange(1.0, 13.0).reshape(3, 4)
 
 
-def mismatch(x):
-    return np.tensordot(x, x, axes=1)
-
-
-def inside(x):
-    return np.polyval(x[0], x[:, :2]) + np.append(x[0], x, axis=0)
-
-
-def lost(x):
-    return np.append(x, [float(x[0, 0])])
-
-
-def of_a_function_inside(x):
-    return np.apply_along_axis(lambda row: np.dot(row, np.ones(3)), 1, x)
-
-
 @pytest.mark.parametrize("f, kind, message", [
-    (mismatch, ad.AutodiffError, "np.tensordot: shape-mismatch for sum"),
-    (inside, ad.AutodiffError, "np.append: all the input array"),
-    (lost, ad.AutodiffError, "float"),
-    (of_a_function_inside, ValueError, "np.dot"),
+    (lambda x: np.tensordot(x, x, axes=1), ad.AutodiffError, "np.tensordot: shape-mismatch for sum"),
+    (lambda x: np.polyval(x[0], x[:, :2]) + np.append(x[0], x, axis=0), ad.AutodiffError, "np.append: all"),
+    (lambda x: np.append(x, [float(x[0, 0])]), ad.AutodiffError, "float"),
+    (lambda x: np.apply_along_axis(lambda row: np.dot(row, np.ones(3)), 1, x), ValueError, "np.dot"),
 ])  # fmt: skip
 def test_an_error_has_the_users_line_and_the_function_called_there(f, kind, message):
     with pytest.raises(kind) as caught:
         ad.grad(lambda x: np.sum(f(x)))(X)
-    line = f"test_as_written.py:{f.__code__.co_firstlineno + 1}"
+    line = f"test_as_written.py:{f.__code__.co_firstlineno}:"
     assert line in str(caught.value) and message in str(caught.value)
 
 

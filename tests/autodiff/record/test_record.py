@@ -281,12 +281,9 @@ def test_kinds_of_reads(f, kind):
     assert np.array_equal(rec.results, plain) if not isinstance(plain, str) else rec.results == plain
 
 
-def test_shapes_are_not_reads():
+def test_shapes_and_items_are_not_reads():
     rec = record(lambda x: (len(x), x.shape, x.dtype, x.ndim, np.shape(x), [r * 2 for r in x]), (X,))
     assert not rec.value_dependent
-
-
-def test_item_keeps_the_derivative():
     rec = record(lambda x: x[0, 1].item() * 2, (X,))
     assert not rec.value_dependent and rec.graph.outputs[0].op == "multiply"
 
