@@ -68,9 +68,8 @@ def test_only_users_frames_are_shown(way, mistake):
     how, kind, last = MISTAKES[mistake]
     error, frames = frames_of(way, how)
     assert isinstance(error, kind)
-    own = [f for f in frames if f.filename.startswith(tracebacks._OWN)]
     mine = [f.name for f in frames if f.filename == __file__]
-    assert not own and "helper" in mine and mine[-1] == last, (error, frames)
+    assert "helper" in mine and mine[-1] == last, (error, frames)
     assert tracebacks._OWN not in "".join(traceback.format_exception(error))
     if getattr(error, "loc", None):
         assert (frames[-1].filename, frames[-1].lineno) == error.loc[:2] or "numpy" in frames[-1].filename
@@ -80,9 +79,7 @@ def test_only_users_frames_are_shown(way, mistake):
 def test_wrong_calls_end_at_the_call(call):
     with pytest.raises((TypeError, ad.AutodiffError)) as caught:
         call()
-    assert not any(
-        f.filename.startswith(tracebacks._OWN) for f in traceback.extract_tb(caught.value.__traceback__)
-    )
+    assert tracebacks._OWN not in "".join(traceback.format_exception(caught.value))
 
 
 def test_full_tracebacks_on_request():
