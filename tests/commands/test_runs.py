@@ -1,7 +1,6 @@
 """gpt2 runs, what gpt2 convert writes about a run, and gpt2 sample in a pipe: on two short runs."""
 
 import json
-import sys
 
 import pytest
 
@@ -65,8 +64,8 @@ def test_model_card_names_data_steps_and_loss_and_no_folders(folder, tmp_path):
 
 @posix
 def test_sample_takes_its_prompt_from_a_pipe(folder):
-    line = [sys.executable, "-m", "gpt2", "sample", "--run", str(folder / "runs" / "b"), "--max-tokens", "3"]
-    done = small_run.run([*line, "--json"], input="to be\n")
+    flags = ["--run", folder / "runs" / "b", "--max-tokens", 3, "--json"]
+    done = small_run.module("gpt2", "sample", *flags, input="to be\n")
     answer = json.loads(done.stdout)
     assert answer["prompt"] == "to be" and len(answer["samples"][0]["tokens"]) == 3
     assert "logprobs" not in answer["samples"][0]

@@ -8,7 +8,7 @@ from gpt2.errors import UserError
 from gpt2.storage import download, runs
 from gpt2.train import program
 from tests.support import small_run
-from tests.support.small_run import posix
+from tests.support.small_run import assert_one_error_line, posix
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
@@ -17,13 +17,6 @@ pytestmark = pytest.mark.usefixtures("quick_peak")
 def flags(prose, tmp_path):
     """flags(*more): the command line of a run into tmp_path / "a"."""
     return lambda *more: small_run.flags(prose[0], tmp_path / "a", *more)
-
-
-def check_one_line(done, *parts):
-    """Check that a program failed with status 2 and one line on standard error that has these parts."""
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done
-    for part in parts:
-        assert part in done.stderr, done.stderr
 
 
 # ---- Learning rates ----------------------------------------------------------------------------------------
@@ -37,7 +30,8 @@ def test_learning_rate_of_1e9_is_named(flags, more):
     # compiled, the loss may still be finite in the step whose gradient is not
     only_norm = "norm" in done.stderr and "--compile" in more
     reason = "the gradient's norm is nan" if only_norm else "is nan; first output that is not finite: block 0"
-    check_one_line(done, reason, "try a lower --lr than 1e+09")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done
+    assert reason in done.stderr and "try a lower --lr than 1e+09" in done.stderr
 
 
 @pytest.mark.slow
@@ -69,7 +63,7 @@ def test_user_without_a_home_needs_a_cache_folder(flags, tmp_path):
     for name in HOMES:
         environment.pop(name, None)
     words = flags("--compile", "on")
-    check_one_line(small_run.python(NO_USER, *words, env=environment), "no home folder", CACHE)
+    assert_one_error_line(small_run.python(NO_USER, *words, env=environment), "no home folder", CACHE)
     environment["GPT2_CACHE_DIR"] = str(tmp_path / "cache")
     done = small_run.python(NO_USER, *words, env=environment)
     assert done.returncode == 0 and done.stderr == ""
@@ -93,7 +87,7 @@ def test_home_that_cannot_be_written_needs_a_cache_folder(flags, tmp_path):
     environment = small_run.environment(HOME=str(tmp_path / "home"))
     del environment["GPT2_CACHE_DIR"]
     done = small_run.run(small_run.command(*flags("--compile", "on")), env=environment)
-    check_one_line(done, CACHE)
+    assert_one_error_line(done, CACHE)
 
 
 @posix
@@ -107,9 +101,8 @@ def test_removed_working_folder_is_one_line(tmp_path):
     for number, words in enumerate((["sample"], ["train", "--resume"], ["convert", "x", "y.bin"])):
         (tmp_path / str(number)).mkdir()
         done = small_run.python(removed, *words, cwd=tmp_path / str(number))
-        check_one_line(
-            done, "x: no such file" if words[0] == "convert" else "the working folder has been removed"
-        )
+        reason = "x: no such file" if words[0] == "convert" else "the working folder has been removed"
+        assert_one_error_line(done, reason)
 
 
 # ---- Names of files ----------------------------------------------------------------------------------------

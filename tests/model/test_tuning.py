@@ -224,10 +224,8 @@ def test_shares_and_processes_take_equal_steps(kind):
         model = model_of(KINDS[kind])
         optimizer = AdamW(model, lr=1e-2)
         before = frozen_copies(model)
-        options = {"backward": model.spec, **model.description.options}
-        with team_type(
-            model, optimizer, 2, **({"options": options} if team_type is Processes else {})
-        ) as team:
+        options = {"options": {"backward": model.spec, **model.description.options}}
+        with team_type(model, optimizer, 2, **(options if team_type is Processes else {})) as team:
             for _ in range(2):
                 loss_and_norm = team.step([tuple(batch(4))])
             results.append((loss_and_norm, model.flat_params.copy()))

@@ -480,12 +480,6 @@ def mpi_command(command):
     return [*command[:at], "--parallel", "mpi", *command[at + 4 :]]
 
 
-def start(words):
-    """A process of a new process group, with pipes for its output."""
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    return subprocess.Popen(words, cwd=ROOT, env=small_run.environment(), **pipes)
-
-
 def wait_for_step_3(run):
     for line in run.stdout:
         if re.match(r"step +3/", line):
@@ -495,7 +489,7 @@ def wait_for_step_3(run):
 
 def start_training(command):
     """A run that has saved a checkpoint, and the ids of its two workers."""
-    run = start(small_run.command(*command))
+    run = small_run.start(small_run.command(*command), start_new_session=True)
     wait_for_step_3(run)
     workers = {
         pid for pid in children_of(run.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -619,7 +613,7 @@ def test_error_on_all_mpi_ranks_is_reported_once(mpi_command):
 
 def start_mpi(*arguments):
     """A job of two ranks."""
-    return start(mpi_words(2, *arguments))
+    return small_run.start(mpi_words(2, *arguments), start_new_session=True)
 
 
 def rank_1(run):
