@@ -27,9 +27,6 @@ class Hub(BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
-    def do_HEAD(self):
-        self.do_GET()
-
     def do_GET(self):
         self.server.requests.append(self.path)
         parts = unquote(self.path).strip("/").split("/")
@@ -52,6 +49,8 @@ class Hub(BaseHTTPRequestHandler):
         content = (folder / file).read_bytes()
         etag = hashlib.sha1(content).hexdigest()
         self.answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": commit(folder)})
+
+    do_HEAD = do_GET
 
     def answer(self, status, content, headers):
         self.send_response(status)
