@@ -245,6 +245,9 @@ def check_options(max_tokens: int, temperature: float, top_k: int, top_p: float)
         raise option_error("top_p", f"is {top_p}, expected more than 0 and at most 1")
 
 
+# ---- Stop strings ----------------------------------------------------------------------------------------
+
+
 class Stop:
     """Cuts a stream of text at the first stop string; text is released once it cannot be part of one."""
 
@@ -275,6 +278,9 @@ class Stop:
     def _release(self, count):
         shown, self.pending = self.pending[:count], self.pending[count:]
         return shown
+
+
+# ---- Texts -----------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -280,6 +280,9 @@ def add_tokens(fields: dict[str, Any], tokens: Iterable[Mapping[str, Any]]) -> N
     fields["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
 
 
+# ---- What tiktoken can do --------------------------------------------------------------------------------
+
+
 def by_tiktoken(fields: Mapping[str, Any]) -> tuple[str, bool, dict[bytes, int]]:
     """(pattern, whether a blank is put before, bytes -> id) for tiktoken to have the library's tokens.
 

@@ -262,6 +262,8 @@ def _config(config, end_of_text):
     }
 
 
+# ---- Files of tensors ------------------------------------------------------------------------------------
+
 # Not a part of one, such as model.fp16-00001-of-00005.safetensors
 VARIANT = re.compile(r"model\.((?!.*-of-)[\w-]+)\.safetensors|model\.safetensors\.index\.([\w-]+)\.json")
 

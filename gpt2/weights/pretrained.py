@@ -399,6 +399,9 @@ def _words_beside(path, config):
     return None
 
 
+# ---- The hub ---------------------------------------------------------------------------------------------
+
+
 def _on_hub(name, weights=True):
     """The folder of hf:OWNER/NAME or hf:OWNER/NAME@REVISION."""
     repository, _, revision = name.removeprefix("hf:").partition("@")

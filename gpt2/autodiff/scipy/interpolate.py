@@ -33,6 +33,9 @@ def __dir__() -> list[str]:
     return dir(_scipy)
 
 
+# ---- Evaluating a curve ----------------------------------------------------------------------------------
+
+
 def _interval(x: Any, knots: np.ndarray) -> Any:
     """Which interval each point lies in; points beyond the ends belong to the outermost ones."""
     return np.clip(np.searchsorted(knots, x, side="right") - 1, 0, len(knots) - 2)
@@ -157,6 +160,9 @@ def splev(x, tck, der=0, ext=0) -> Any:
     x = _times(x)
     y = _piecewise(t, c, k)(_clipped(x, first, last) if ext in (1, 3) else x, der)
     return np.where((x < first) | (x > last), 0.0, y) if ext == 1 else y
+
+
+# ---- Polynomials between the knots -----------------------------------------------------------------------
 
 
 class _Curve:
@@ -290,6 +296,9 @@ def _end_slope(h0: Any, h1: Any, rise0: Any, rise1: Any) -> Any:
     return np.where(back & ~np.isnan(slope), 0.0, np.where(steep, 3.0 * rise0, slope))
 
 
+# ---- B-splines -------------------------------------------------------------------------------------------
+
+
 class BSpline(_Curve, _scipy.BSpline):
     @classmethod
     def _of_recorded(cls, t: Any, c: Any, k: Any, extrapolate: Any = True, axis: Any = 0) -> Any:
@@ -320,6 +329,8 @@ def make_interp_spline(
     c = y if np.array_equal(whole.c, each) else np.tensordot(whole.c, y, 1)  # a value may be nan beside 0
     return _piecewise(whole.t, c, k, whole.extrapolate, axis)
 
+
+# ---- interp1d --------------------------------------------------------------------------------------------
 
 ORDERS = {"zero": 0, "slinear": 1, "quadratic": 2, "cubic": 3}
 
@@ -413,6 +424,9 @@ class Interpolant:
             knots = knots[1:] / 2.0 + knots[:-1] / 2.0
         i = np.searchsorted(knots, x, side="left" if kind in ("nearest", "next") else "right")
         return self.y[np.clip(i - (kind == "previous"), 0, len(self.x) - 1)]
+
+
+# ---- Grids -----------------------------------------------------------------------------------------------
 
 
 class RegularGridInterpolator(_Curve, _scipy.RegularGridInterpolator):

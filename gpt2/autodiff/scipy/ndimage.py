@@ -16,6 +16,9 @@ from .passing import names_of, ours, unsupported_option
 __getattr__, __dir__ = names_of(_scipy)
 
 
+# ---- Boundary modes --------------------------------------------------------------------------------------
+
+
 def _within(index: Any, n: int, mode: str) -> Any:
     """Indices of pixels mapped into the image by the boundary mode; for constants any index."""
     if mode in ("reflect", "grid-mirror"):
@@ -46,6 +49,9 @@ def _known(name: str, mode: Any) -> str:
     if mode not in PADDING:
         raise RuntimeError(f"{name}: boundary mode {mode!r} is not supported; there are {', '.join(PADDING)}")
     return mode
+
+
+# ---- Filters ---------------------------------------------------------------------------------------------
 
 
 def _check_real(name: str, x: Any) -> None:
@@ -143,6 +149,9 @@ def _by_axis(name: str, x: Any, axes: Any, *settings: Any) -> Iterator[tuple]:
 
 
 FURTHEST = 2.0**62  # beyond it a coordinate is no index
+
+
+# ---- Between the pixels ----------------------------------------------------------------------------------
 
 
 def _folded(c: Any, n: int, mode: str) -> Any:

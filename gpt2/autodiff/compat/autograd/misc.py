@@ -23,6 +23,9 @@ for _name in ("flatten", "optimizers", "fixed_points", "tracers"):
     sys.modules[f"{__name__}.{_name}"] = globals()[_name] = sys.modules[__name__]
 
 
+# ---- Trees as vectors ------------------------------------------------------------------------------------
+
+
 def flatten(value: Any) -> tuple[Any, Callable]:
     """(vector, unflatten): all entries in one array, a dict's by sorted keys, and the way back."""
     vector, unravel = tree.ravel(_ordered(value, value, sorted))
@@ -47,6 +50,9 @@ def flatten_func(func: Callable, example: Any) -> tuple[Callable, Callable, Any]
         return flatten(func(unflatten(x), *args))[0]
 
     return of_vector, unflatten, vector
+
+
+# ---- Optimizers ------------------------------------------------------------------------------------------
 
 
 def unflatten_optimizer(optimize: Callable) -> Callable:
@@ -112,6 +118,9 @@ def adam(grad, x, callback=None, num_iters=100, step_size=0.001, b1=0.9, b2=0.99
         v_hat = v / (1 - b2 ** (i + 1))
         x = x - step_size * m_hat / (np.sqrt(v_hat) + eps)
     return x
+
+
+# ---- Fixed points ----------------------------------------------------------------------------------------
 
 
 @primitive
