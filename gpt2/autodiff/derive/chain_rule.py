@@ -297,7 +297,10 @@ def add_all(parts: Sequence[Node]) -> Node:
     """The sum of nodes of one shape and dtype."""
     slices = [p for p in parts if p.op == "assemble"]
     rest = [p for p in parts if p.op != "assemble"]
-    return reduce(plus, [*rest, merge_assembles(slices)] if slices else rest)
+    if len(slices) > 1:
+        attrs = {**slices[0].attrs, "indices": sum((p.attrs["indices"] for p in slices), ())}
+        slices = [apply("assemble", *(a for p in slices for a in p.args), **attrs)]
+    return reduce(plus, [*rest, *slices])
 
 
 def plus(g: Node, p: Node) -> Node:
@@ -305,13 +308,6 @@ def plus(g: Node, p: Node) -> Node:
     if p.op == "broadcast" and p.shape == g.shape and g.op != "broadcast":
         p = p.args[0]
     return g - p.args[0] if p.op == "negative" else g + p
-
-
-def merge_assembles(parts: Sequence[Node]) -> Node:
-    if len(parts) == 1:
-        return parts[0]
-    attrs = {**parts[0].attrs, "indices": sum((p.attrs["indices"] for p in parts), ())}
-    return apply("assemble", *(a for p in parts for a in p.args), **attrs)
 
 
 # --- forward --------------------------------------------------------------------------------------------
@@ -329,8 +325,10 @@ def push(node: Node, tangents: Sequence) -> Any:
     if op.jvp is not None:
         return op.jvp(tangents, node, *node.args, **node.attrs)
     if op.kind == "linear":
-        moved = op.linear_in or range(len(node.args))
-        args = [tangent_or_zeros(tangents[i], a) if i in moved else a for i, a in enumerate(node.args)]
+        args = list(node.args)
+        for i in op.linear_in or range(len(args)):
+            t = tangents[i]
+            args[i] = zeros(args[i].shape, args[i].dtype) if t is None else t
         return apply(node.op, *args, **node.attrs)
     if op.kind == "multilinear":
         terms = (
@@ -340,10 +338,6 @@ def push(node: Node, tangents: Sequence) -> Any:
         )
         return add_all(list(terms))
     raise unsupported(f"np.{node.op}", node.loc)
-
-
-def tangent_or_zeros(t: Node | None, x: Node) -> Node:
-    return zeros(x.shape, x.dtype) if t is None else t
 
 
 def push_elementwise(node: Node, tangents: Sequence) -> Node | None:

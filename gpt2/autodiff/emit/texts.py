@@ -282,14 +282,11 @@ class Texts:
 
     def invariant(self, a: Node, user: Node, r: Region) -> str:
         """A whole argument beside blocks of rows, without axes of length 1 that stand for the row axes."""
-        if user.op == "gather":  # its table
-            return self.whole(a)
         target = user.args[0] if user in r.sums else user
-        p = row_axes(target.shape, r.N)
-        extra = a.ndim - (target.ndim - p)
-        if extra <= 0:
-            return self.whole(a)
+        extra = a.ndim - (target.ndim - row_axes(target.shape, r.N))
         text = self.whole(a)
+        if user.op == "gather" or extra <= 0:  # of a gather it is the table
+            return text
         return self.named(text.rstrip("_") + "_tail", f"{text}.reshape({a.shape[extra:]})", root(a))
 
 

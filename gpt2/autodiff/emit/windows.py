@@ -118,7 +118,19 @@ class Places:
                 a, b = map(root, n.args)
                 self._multiplied |= {(a, b), (b, a)}
         for n in reversed(schedule.graph.nodes):
-            self._visit(n)
+            # Place what n copies, or what it changes a copy of, where n's result goes
+            if n.op == "copy":
+                # Not what meets its copy in a product: BLAS adds up a @ a.T in an order of its own
+                if (n, root(n.args[0])) not in self._multiplied:
+                    self._place(n.args[0], n)
+            elif n.op == "assemble":  # the parts that fill the result, to which the others are then added
+                first, often = fills(n), Counter(n.args)
+                added = len(first) < len(n.args)
+                for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
+                    if k in first and often[x] == 1:
+                        self._place(x, n, index, changes=added)
+            elif n.op not in ("input", "item") and facts(n).changes_first:
+                self._place(n.args[0], n, changes=True)
         self._writers: dict[Node, list[Node]] = {}  # the values in each memory, in the order of execution
         for n in schedule.order:
             self._writers.setdefault(self.base(n), []).append(n)
@@ -146,21 +158,6 @@ class Places:
         writers = self._writers.get(base, [])
         steps = (step for n in writers if n in self.windows for step in self.windows[n].steps)
         return writers[0] if writers and all(step[0] == "reshape" for step in steps) else None
-
-    def _visit(self, n: Node) -> None:
-        """Place what n copies, or what it changes a copy of, where n's result goes."""
-        if n.op == "copy":
-            if (n, root(n.args[0])) in self._multiplied:  # BLAS adds up a @ a.T in an order of its own
-                return
-            self._place(n.args[0], n)
-        elif n.op == "assemble":  # the parts that fill the result, to which the others are then added
-            first, often = fills(n), Counter(n.args)
-            added = len(first) < len(n.args)
-            for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
-                if k in first and often[x] == 1:
-                    self._place(x, n, index, changes=added)
-        elif n.op not in ("input", "item") and facts(n).changes_first:
-            self._place(n.args[0], n, changes=True)
 
     def _place(self, source: Node, n: Node, index: tuple | None = None, changes: bool = False) -> None:
         """Place source's root in memory where source is n, or its part at an index, if it may lie there.

@@ -387,10 +387,6 @@ row(
 )
 
 
-def _angle(out, x):
-    return ((1.0 / x, -1j) if x.dtype.kind == "c" else None,)
-
-
 def _angle_dtype(dtype: np.dtype) -> np.dtype:
     part = np.dtype(int) if dtype.kind == "b" else table.real_dtype(dtype)  # np.angle's 0 is one beside bools
     return ufunc_dtype(np.arctan2, (part, part))
@@ -439,7 +435,9 @@ row(
     discontinuous=False,
     exact_on=EVERYWHERE,
 )
-_function_row("angle", _angle_dtype, _angle, cost=15.0)
+_function_row(
+    "angle", _angle_dtype, lambda out, x: ((1.0 / x, -1j) if x.dtype.kind == "c" else None,), cost=15.0
+)
 # np.sinc puts a Python float into the array first, so that short integers become float64 as well
 _function_row("sinc", table.float_dtype, _sinc, cost=5.0, discontinuous=False)
 

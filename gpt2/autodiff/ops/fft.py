@@ -18,7 +18,7 @@ import numpy as np
 from ..graph import Node
 from . import leads
 from .build import assemble, axis_index, conjugate, slice_
-from .table import apply, const, row
+from .table import apply, const, real_dtype, row
 
 OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
@@ -40,20 +40,16 @@ def resize(x: Node, axis: int, n: int) -> Node:
     return slice_(x, axis_index(x.shape, axis, 0, n))
 
 
-def half_spectrum_counts(n: int, axis: int, ndim: int, dtype: np.dtype) -> np.ndarray:
-    """How often irfft counts each of its n // 2 + 1 inputs: the inner ones twice, as they stand for two."""
-    count = np.full(n // 2 + 1, 2.0)
-    count[0] = 1.0
-    if n % 2 == 0:
-        count[-1] = 1.0
-    return count.astype(np.empty(0, dtype).real.dtype).reshape([-1 if i == axis else 1 for i in range(ndim)])
-
-
 def _transpose(g, out, x, kind, n, axis, norm):
     if kind in ("fft", "ifft"):
         dx = apply("fft", g, kind=kind, n=n, axis=axis, norm=norm)
     else:
-        count = half_spectrum_counts(n, axis, x.ndim, g.dtype)
+        # How often irfft counts each of its n // 2 + 1 inputs: the inner ones twice, as they stand for two
+        count = np.full(n // 2 + 1, 2.0, real_dtype(g.dtype))
+        count[0] = 1.0
+        if n % 2 == 0:
+            count[-1] = 1.0
+        count = count.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
         if kind == "rfft":
             half = conjugate(g) * const(1.0 / count)
             dx = apply("fft", half, kind="irfft", n=n, axis=axis, norm=OPPOSITE[norm])

@@ -168,10 +168,11 @@ def batch_of_assemble(
     return apply("assemble", *whole, shape=(b.n, *shape), indices=slices, dtype=dtype)
 
 
-def rows_of_assemble(n: Node, N: int, p: int) -> Flags:
-    if any(a.shape[:p] != n.shape[:p] for a in n.args):  # of a part that is stretched over its slice
-        return None
-    return (ROW,) * len(n.args) if all(_full(i, n.shape, p) for i in n.attrs["indices"]) else None
+def rows_of_parts(n: Node, N: int, p: int) -> Flags:
+    """The parts lie within the rows, and none is stretched over its slice."""
+    indices = n.attrs["indices"] if n.op == "assemble" else (n.attrs["index"],)
+    within = all(_full(i, n.shape, p) for i in indices) and all(a.shape[:p] == n.shape[:p] for a in n.args)
+    return (ROW,) * len(n.args) if within else None
 
 
 def batch_of_update(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> Node:
@@ -179,13 +180,8 @@ def batch_of_update(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> No
     return apply("update", whole, b.aligned(v, b.flags[1], whole.ndim - 1), index=(_whole(b), *index))
 
 
-def rows_of_update(n: Node, N: int, p: int) -> Flags:
-    x, v = n.args
-    return (ROW, ROW) if _full(n.attrs["index"], x.shape, p) and v.shape[:p] == x.shape[:p] else None
-
-
-ASSEMBLE = Leads(batch_of_assemble, rows_of_assemble)
-UPDATE = Leads(batch_of_update, rows_of_update)
+ASSEMBLE = Leads(batch_of_assemble, rows_of_parts)
+UPDATE = Leads(batch_of_update, rows_of_parts)
 
 
 # arrays of indices

@@ -62,18 +62,12 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
 def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
     """One call of a ufunc with one result; `function` computes it: the ufunc, or Python's operator."""
     if not OPERANDS.issuperset(map(type, inputs)):
-        inputs = _accepted_inputs(inputs)
-        if inputs is None:
+        inputs = all_unwrapped(inputs)
+        if not all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs):
             return NotImplemented
+        inputs = tuple(map(in_array, inputs))
     compute = functools.partial(_computed, ufunc, function)
     return bind(ufunc, inputs, {}, compute, functools.partial(_node, ufunc, function is not ufunc, inputs))
-
-
-def _accepted_inputs(inputs: Sequence) -> Sequence | None:
-    """The inputs with lists as arrays; None if one of them handles the operation itself."""
-    inputs = all_unwrapped(inputs)
-    accepted = all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs)
-    return tuple(map(in_array, inputs)) if accepted else None
 
 
 def _node(

@@ -97,7 +97,7 @@ class Trials:
 
 trials = Trials()
 checked = Choices("products.json", None, _software)  # for each kind of product, the ways that keep the bits
-_own = threading.local()
+_own = threading.local()  # its `memory`: what the thread turns
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -128,7 +128,9 @@ def _ways(key: tuple, a, b, out, n_threads: int) -> list[str]:
         return known
     M, N = out.shape
     work = M * N * a.shape[1]
-    by_rows = BY_ROWS if _evens_out(M, _count(work, n_threads)) else ("rows",)
+    count = _count(work, n_threads)
+    coarse, fine = (max(s.stop - s.start for s in _pieces(M, count, tile)) for tile in (TILE, SMALL_TILE))
+    by_rows = BY_ROWS if fine <= 0.95 * coarse else ("rows",)
     kinds = [by_rows, ("columns",)] if M > N else [("columns",), by_rows]
     if _may_turn(b, out, n_threads):
         kinds.append(("turned",))
@@ -181,20 +183,16 @@ def _piece(way: str, s: slice, a, b, out) -> None:
     elif way == "columns":
         np.matmul(a, b[:, s], out=out[:, s])
     else:
-        turned = _turned(s.stop - s.start, len(a), out.dtype)
+        rows, columns = s.stop - s.start, len(a)
+        needed = _bytes_turned(rows, columns, out.dtype)
+        memory = getattr(_own, "memory", None)
+        if memory is None or memory.nbytes < needed:
+            memory = _own.memory = np.empty(needed, np.uint8)
+        turned = memory[:needed].view(out.dtype).reshape(rows, columns + APART)[:, :columns]
         np.matmul(b[:, s].T, a.T, out=turned)
         part = out[:, s]
         for j in range(0, len(turned), STRIP):
             part[:, j : j + STRIP] = turned[j : j + STRIP].T
-
-
-def _turned(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
-    """Memory of this thread for an array (rows, columns)."""
-    needed = _bytes_turned(rows, columns, dtype)
-    memory = getattr(_own, "memory", None)
-    if memory is None or memory.nbytes < needed:
-        memory = _own.memory = np.empty(needed, np.uint8)
-    return memory[:needed].view(dtype).reshape(rows, columns + APART)[:, :columns]
 
 
 def _bytes_turned(rows: int, columns: int, dtype: np.dtype) -> int:
@@ -207,12 +205,6 @@ def _may_turn(b: np.ndarray, out: np.ndarray, n_threads: int) -> bool:
     longest = max(s.stop - s.start for s in _pieces(N, _count(M * N * len(b), n_threads)))
     fits = _bytes_turned(longest, M, out.dtype) <= MOST_TURNED
     return fits and _order(b) == "T" and M <= FEW and len(b) >= 2 * M
-
-
-def _evens_out(rows: int, count: int) -> bool:
-    """Whether the longest piece is a twentieth shorter where rows are cut at multiples of fewer."""
-    coarse, fine = (max(s.stop - s.start for s in _pieces(rows, count, tile)) for tile in (TILE, SMALL_TILE))
-    return fine <= 0.95 * coarse
 
 
 def keeps_bits(way: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, n_threads: int) -> bool:
