@@ -21,10 +21,6 @@ from .chain_rule import applied
 from .differentiate import backward_of, forward_of
 
 
-def _types(*args, body: Graph, of: Graph | None, cuts: tuple):
-    return result_types(body)
-
-
 def _evaluate(*values, body: Graph, of: Graph | None, cuts: tuple):
     if cuts:
         values = tuple([v if cut is None else v[cut_slices(cut)] for v, cut in zip(values, cuts)])
@@ -60,7 +56,7 @@ def _jvp(tangents, out, *args, body: Graph, of: Graph | None, cuts: tuple):
 row(
     "outlined",
     "structural",
-    infer=_types,
+    infer=lambda *args, body, **attrs: result_types(body),
     evaluate=_evaluate,
     vjp_rule=_vjp,
     jvp_rule=_jvp,

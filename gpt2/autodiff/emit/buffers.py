@@ -166,7 +166,7 @@ def _share(r: Region, spans: dict[Node, Storage], places: Places, others: Sequen
     takes over any of the `others`, whole arrays that the region reads by rows, if the region is done with it,
     row for row, before the value is written.
     """
-    sums = set(r.sums)
+    sums, schedule = set(r.sums), places.schedule
     for n in r.members:
         base = places.base(n)
         s = spans.get(base)
@@ -174,18 +174,14 @@ def _share(r: Region, spans: dict[Node, Storage], places: Places, others: Sequen
             continue
         for x in dict.fromkeys((*read_in_step(n), *others)):
             t = spans.get(x)
-            if t is not None and t is not s and t.holds[-1] is x and _may_take_over(n, t, places.schedule):
+            if t is None or t is s or t.holds[-1] is not x or not schedule.may_write_over(n, x):
+                continue
+            parts = t.holds[:-1]
+            if all(schedule.is_done_with(y, n) and schedule.last_read(y) < schedule.order[n] for y in parts):
                 t.end = max(t.end, s.end)
                 t.holds = s.holds  # from here on they are what lives there
                 spans[base] = t
                 break
-
-
-def _may_take_over(n: Node, t: Storage, schedule: Schedule) -> bool:
-    """Whether n may be written over the last value in t, and nothing needs the parts of it any more."""
-    *parts, x = t.holds
-    done = (schedule.is_done_with(y, n) and schedule.last_read(y) < schedule.order[n] for y in parts)
-    return schedule.may_write_over(n, x) and all(done)
 
 
 def lends(o: Node) -> bool:

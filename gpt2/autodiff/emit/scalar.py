@@ -88,11 +88,8 @@ def reserved() -> set[str]:
 def is_scalar(graph: Graph) -> bool:
     """Whether the graph can be written as `math` code."""
     kinds = {n.dtype for n in graph.outputs}  # a constant may be an int64, or a float32
-    return (
-        bool(kinds)
-        and kinds <= {np.dtype(np.float64), np.dtype(np.bool_)}
-        and all(_fits(n) for n in graph.nodes)
-    )
+    known_kinds = bool(kinds) and kinds <= {np.dtype(np.float64), np.dtype(np.bool_)}
+    return known_kinds and all(map(_fits, graph.nodes))
 
 
 def _fits(n: Node) -> bool:

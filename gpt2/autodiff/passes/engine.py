@@ -198,11 +198,8 @@ class Sweep:
     def _key(self, n: Node) -> tuple:
         """Nodes with equal keys compute equal values."""
         commutes = facts(n).commutes
-        if commutes is not None and (
-            commutes == EXACTLY
-            and (self.fast or n.dtype.kind != "c")
-            or (commutes == NEARLY and not self._exactly)
-        ):
+        exactly = commutes == EXACTLY and (self.fast or n.dtype.kind != "c")
+        if exactly or commutes == NEARLY and not self._exactly:
             a, b = n.args
             return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
         if n.op == "const":

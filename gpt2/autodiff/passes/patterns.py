@@ -115,12 +115,10 @@ def _op_of(e: ast.expr) -> tuple[str, list[ast.expr]]:
 
 def _number_of(e: ast.expr) -> Any:
     """The number that an expression is; None if it is not one."""
-    match e:
-        case ast.Constant():
-            return e.value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
-            return -e.operand.value
-    return None
+    try:
+        return ast.literal_eval(e)
+    except ValueError:
+        return None
 
 
 def _heads(e: ast.expr) -> tuple[str, ...] | None:

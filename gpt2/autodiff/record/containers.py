@@ -70,9 +70,8 @@ def changing_lines(f: Callable) -> list[tuple]:
     changes, line = [], code.co_firstlineno
     for i in instructions_of(code):
         line = i.positions.lineno or line if i.positions is not None else line
-        if i.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") or (
-            i.opname == "LOAD_ATTR" and i.argval in _CHANGES
-        ):
+        named = i.opname == "LOAD_ATTR" and i.argval in _CHANGES
+        if named or i.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
             changes.append((code.co_filename, line, code.co_name))
     return list(dict.fromkeys(changes))
 

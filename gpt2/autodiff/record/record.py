@@ -183,9 +183,8 @@ def _call(rec: Recorder, f, arguments):
         if isinstance(error, (TypeError, AttributeError)):
             _blame_library(rec, error)
         names = {type(x).__name__ for x in args if type(x) in (list, tuple)}
-        if (
-            isinstance(error, TypeError) and names
-        ):  # an operator may have met a list that was meant as an array
+        if isinstance(error, TypeError) and names:
+            # An operator may have met a list that was meant as an array
             if re.search(f"'(?:{'|'.join(names)})'|sequence by", str(error)):
                 raise errors.ConversionError(
                     f"{error}; an argument is a {names.pop()}, which the function gets as such: "

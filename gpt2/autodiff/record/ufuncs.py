@@ -224,9 +224,8 @@ def _two_results(ufunc, inputs):
     if ufunc.nout == 1:
         return operate(ufunc, ufunc, *inputs)
     if ufunc is np.divmod:
-        return operate(np.floor_divide, np.floor_divide, *inputs), operate(
-            np.remainder, np.remainder, *inputs
-        )
+        quotient = operate(np.floor_divide, np.floor_divide, *inputs)
+        return quotient, operate(np.remainder, np.remainder, *inputs)
     if ufunc not in (np.modf, np.frexp):
         raise unsupported(full_name(ufunc), source_lines.here())
     (x,) = inputs
@@ -255,7 +254,14 @@ def _general(ufunc, inputs, outs, where, kwargs, is_operator=False):
     if outs is not None and type(outs[0]) is not Recorded:
         raise lost_write(outs[0], f"{full_name(ufunc)}(..., out=)")
     if ufunc.nout != 1:
-        return _two_results_out(ufunc, inputs, outs, where, kwargs)
+        if where is not True or kwargs:
+            raise unsupported(f"{full_name(ufunc)}(where=, dtype=)", source_lines.here(), "is not recorded")
+        if writes.overlapping([None if o is None else value_of(o) for o in outs]):
+            raise source_lines.error_here(
+                f"{full_name(ufunc)}: two arrays of out= share memory, and which of them is written last is "
+                "not said. Pass arrays that lie apart"
+            )
+        return tuple(r if o is None else copied(o, r) for r, o in zip(_two_results(ufunc, inputs), outs))
     if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):
         raise unsupported(f"{full_name(ufunc)}(signature=, axes=)", source_lines.here(), "is not recorded")
     return _called(ufunc, inputs, outs and outs[0], where, kwargs, is_operator)
@@ -329,18 +335,6 @@ def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
     signature = (None,) * ufunc.nin + (np.dtype(dtype),)
     types = ufunc.resolve_dtypes((*(n.dtype for n in nodes), None), signature=signature, casting="unsafe")
     return build.cast(apply(name, *(build.cast(n, d) for n, d in zip(nodes, types))), types[-1])
-
-
-def _two_results_out(ufunc, inputs, outs, where, kwargs):
-    if where is not True or kwargs:
-        raise unsupported(f"{full_name(ufunc)}(where=, dtype=)", source_lines.here(), "is not recorded")
-    if writes.overlapping([None if o is None else value_of(o) for o in outs]):
-        raise source_lines.error_here(
-            f"{full_name(ufunc)}: two arrays of out= share memory, and which of them is written last is not "
-            "said. Pass arrays that lie apart"
-        )
-    results = _two_results(ufunc, inputs)
-    return tuple(r if o is None else copied(o, r) for r, o in zip(results, outs))
 
 
 # ufuncs that are compositions of ops

@@ -92,9 +92,7 @@ def _reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
     x = values[0] if values else None
     if not isinstance(x, np.ndarray) or x.size < LARGE or x.dtype.kind not in "fc":
         return None
-    base: Any = (
-        x  # that of an array of _zeros, or a view of one, is in a memory map; a mapped file counts as well
-    )
+    base: Any = x  # of _zeros, or of a view of them, that is in a memory map; a mapped file counts as well
     while isinstance(base, np.ndarray):
         base = base.base
     if not isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap):

@@ -205,11 +205,9 @@ def batched(
     for node in graph.nodes:
         if node in new:
             continue
-        differs[node] = any(differs[a] for a in node.args)
-        if not differs[node]:
-            new[node] = node
-            continue
-        new[node] = _one(node, new, [differs[a] for a in node.args], n)
+        flags = [differs[a] for a in node.args]
+        differs[node] = any(flags)
+        new[node] = _one(node, new, flags, n) if any(flags) else node
     outputs = [new[o] for o in graph.outputs]
     return Graph(inputs, outputs, f"{graph.name}_vmap"), [differs[o] for o in graph.outputs]
 
