@@ -21,8 +21,9 @@ from ..errors import AutodiffError, UnsupportedError, unsupported
 from ..graph import Node, is_scalar_const
 from ..hidden import decided
 from ..ops import OPS, apply
-from ..ops.build import broadcast, cast, fits, guarded, real, reshape, sum_, where, zeros
+from ..ops.build import broadcast, cast, fits, guarded, real, reshape, sum_, where
 from ..ops.elementwise import squared_norm
+from ..ops.subgraph import or_zeros
 from ..ops.table import ALWAYS, SEVERAL
 
 
@@ -325,10 +326,8 @@ def push(node: Node, tangents: Sequence) -> Any:
     if op.jvp is not None:
         return op.jvp(tangents, node, *node.args, **node.attrs)
     if op.kind == "linear":
-        args = list(node.args)
-        for i in op.linear_in or range(len(args)):
-            t = tangents[i]
-            args[i] = zeros(args[i].shape, args[i].dtype) if t is None else t
+        moved = op.linear_in or range(len(node.args))
+        args = [or_zeros(tangents[i], a) if i in moved else a for i, a in enumerate(node.args)]
         return apply(node.op, *args, **node.attrs)
     if op.kind == "multilinear":
         terms = (

@@ -56,7 +56,7 @@ def _jvp(tangents, out, *args, body: Graph, of: Graph | None, cuts: tuple):
 row(
     "outlined",
     "structural",
-    infer=lambda *args, body, **attrs: result_types(body),
+    infer=lambda *args, body, of, cuts: result_types(body),
     evaluate=_evaluate,
     vjp_rule=_vjp,
     jvp_rule=_jvp,

@@ -113,7 +113,6 @@ def _batch(b, *args, body: Graph, n: int, slices: int, sums: int):
 
 
 def swap_first(x: Node) -> Node:
-    """x with its first two axes exchanged."""
     return transpose(x, (1, 0, *range(2, x.ndim)))
 
 

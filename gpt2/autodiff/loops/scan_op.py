@@ -103,7 +103,6 @@ def of_numbers(body: Graph) -> ScalarProgram | None:
 def _scan_numbers(
     run: ScalarProgram, values: Sequence, body: Graph, n: int, carries: int, slices: int, every: int
 ) -> tuple[np.ndarray, ...]:
-    """evaluate_scan for a body of numbers."""
     carry = [v.item() for v in values[:carries]]
     xs = [v.tolist() for v in values[carries : carries + slices]]
     consts = [v.item() for v in values[carries + slices :]]

@@ -326,15 +326,12 @@ _OPERATORS = {
     **{"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "equal": "==", "not_equal": "!="},
     **{"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="},
 }
-_MATH = dict(
-    {
-        name: name
-        for name in "exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh".split()
-    },
-    **{name: name for name in "hypot fabs fmod copysign isnan isinf isfinite radians degrees".split()},
+_MATH = {
+    **{name: name for name in "exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh".split()},
+    **{name: name for name in "tanh hypot fabs fmod copysign isnan isinf isfinite radians degrees".split()},
     **{f"arc{name}": f"a{name}" for name in "sin cos tan tan2 sinh cosh tanh".split()},
     **{"deg2rad": "radians", "rad2deg": "degrees", "absolute": "fabs"},
-)
+}
 
 
 for _table, _jumps in ((_CONTINUOUS, False), (_WITH_JUMPS, True)):

@@ -18,7 +18,6 @@ from .table import EVERYWHERE, apply, const, row
 
 
 def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
-    """The index that NumPy takes."""
     return tuple(None if s == "new" else arrays[s[1]] if s[0] == "array" else slice(*s) for s in spec)
 
 

@@ -19,7 +19,6 @@ from .table import EVERYWHERE, Op, row
 
 
 def index_slices(index: Sequence[tuple]) -> tuple[slice, ...]:
-    """The index as slices that NumPy takes."""
     return tuple([slice(*s) for s in index])
 
 

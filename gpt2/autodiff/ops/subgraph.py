@@ -125,13 +125,11 @@ def cut_of(call: Node, k: int) -> Cut | None:
 
 
 def cut_slices(cut: Cut) -> tuple[slice, ...]:
-    """The part as slices that NumPy takes."""
     axis, start, stop = cut
     return (*(slice(None),) * axis, slice(start, stop))
 
 
 def cut_index(x: Node, cut: Cut) -> tuple:
-    """The part as an index of x."""
     return axis_index(x.shape, *cut)
 
 

@@ -99,8 +99,8 @@ class Op:
     # What passes may rely on
     commutes: str | None = None  # its arguments may be swapped: EXACTLY; NEARLY is but for the last bit
     shift: Callable | None = None  # one of the rules of ops/shifts.py
-    # What becomes of a difference in the last bit (ops/exactness.py)
-    # False: a small relative change of an argument makes a small one of the result
+    # What becomes of a difference in the last bit (ops/exactness.py). discontinuous=False: a small relative
+    # change of an argument makes a small one of the result
     discontinuous: bool = True
     exact_on: str = ""  # kinds of dtypes whose results are copies, compared or whole numbers: never rounded
     # How a program of Python floats spells it

@@ -261,8 +261,7 @@ class _Flow:
         if op == "BINARY_OP":
             return self.computed(ins, state)
         if op in ("CALL", "CALL_KW"):
-            pops = n + 2 + (op == "CALL_KW")
-            return pops, 1, self.called(ins, state, n)
+            return n + 2 + (op == "CALL_KW"), 1, self.called(ins, state, n)
         if op in _BUILDS:
             return n, 1, _BUILDS[op]
         if op == "UNPACK_SEQUENCE":

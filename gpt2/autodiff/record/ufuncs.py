@@ -404,13 +404,11 @@ def _add_operators() -> None:
 
         return method
 
-    def reflected(ufunc, op):
-        return lambda self, other: operate(ufunc, op, other, self)
-
     for name, ufunc, op in _named(BINARY):
         setattr(Recorded, f"__{name}__", binary(ufunc, op, f"__r{name}__"))
         setattr(Recorded, f"__i{name}__", binary(ufunc, op, f"__r{name}__", in_place))
-        setattr(Recorded, f"__r{name}__", reflected(ufunc, op))
+        reflected = functools.partial(operate, ufunc, op)
+        setattr(Recorded, f"__r{name}__", lambda self, other, do=reflected: do(other, self))
     for name, ufunc, op in _named(COMPARISONS):
         setattr(Recorded, f"__{name}__", binary(ufunc, op, f"__{MIRRORED.get(name, name)}__"))
     for name, ufunc, op in _named(UNARY):

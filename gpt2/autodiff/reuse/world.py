@@ -109,7 +109,12 @@ class World(Things):
             libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
             in_library = any(is_in(code.co_filename) for is_in in libraries)
             if not (in_library or kinds.is_of_a_data_class(code) or self._serves_inside(frame)):
-                self._note_tests(code, frame.f_globals, frame.f_builtins)
+                self._users.add(code_id)  # tests of identity and type: a recorded value may answer wrongly
+                tests = reads(code).identity_tests
+                tested = [_value_of_path(path, frame.f_globals, frame.f_builtins) for path in tests]
+                self.tests_identity |= () in tests or any(isinstance(v, np.ndarray) for v in tested)
+                if reads(code).types:
+                    self._types.add(code_id)
         if code_id in self._types:  # that of a recorded value, perhaps
             variables = dict(frame.f_locals)
             if code.co_name.startswith("<") and frame.f_back is not None:  # [... for x in xs]
@@ -121,14 +126,6 @@ class World(Things):
             self.fail(reads(_ENUM_GETTER).trouble)
         elif code_id not in self._ran:
             self._safely(self._runs, frame)
-
-    def _note_tests(self, code: types.CodeType, *names: dict) -> None:
-        """Note tests of identity and type in the user's code: a recorded value may answer wrongly."""
-        self._users.add(id(code))
-        paths = [(path, _value_of_path(path, *names)) for path in reads(code).identity_tests]
-        self.tests_identity |= any(not path or isinstance(v, np.ndarray) for path, v in paths)
-        if reads(code).types:
-            self._types.add(id(code))
 
     def _runs(self, frame) -> None:
         code = frame.f_code

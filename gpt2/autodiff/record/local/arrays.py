@@ -293,7 +293,6 @@ def unwrapped(x: Any) -> Any:
 
 @unwatched
 def all_unwrapped(operands: Sequence) -> tuple:
-    """`unwrapped` of each."""
     return tuple([unwrapped(x) for x in operands])
 
 
