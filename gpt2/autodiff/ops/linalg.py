@@ -18,20 +18,7 @@ import numpy as np
 
 from ..graph import Node, float_text
 from . import leads
-from .build import (
-    absolute,
-    adjoint,
-    conjugate,
-    expand,
-    imag,
-    item,
-    real,
-    reshape,
-    square,
-    sum_,
-    swap_last,
-    take_slice,
-)
+from .build import adjoint, conjugate, expand, imag, item, real, reshape, square, sum_, swap_last, take_slice
 from .table import Op, apply, const, float_dtype, real_dtype, row
 
 
@@ -294,7 +281,7 @@ def _eig_jvp(t, out, x, dtype):
     dv = dv - v * as_row(sum_(real(conjugate(v) * dv), -2))
     if v.dtype.kind == "c":
         axis = v.ndim - 2
-        largest = expand(apply("argmax", absolute(v), axis=axis), (axis,), v.ndim)
+        largest = expand(apply("argmax", apply("absolute", v), axis=axis), (axis,), v.ndim)
         turn = apply("take_along", dv, largest, axis=axis) / apply("take_along", v, largest, axis=axis)
         dv = dv - v * imag(turn) * 1j
     return diagonal(inner), dv

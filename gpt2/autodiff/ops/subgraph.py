@@ -100,11 +100,7 @@ def items(node: Node) -> list[Node]:
 
 
 def outlined(
-    body: Graph,
-    args: Sequence[Node],
-    cuts: Sequence = (),
-    of: Graph | None = None,
-    loc: tuple | None = None,
+    body: Graph, args: Sequence[Node], cuts: Sequence = (), of: Graph | None = None, loc: tuple | None = None
 ) -> Node:
     """An outlined call (derive/outlined.py). `cuts`: of each argument the part given, or None: all."""
     shape, dtype = result_types(body)

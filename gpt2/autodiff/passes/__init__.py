@@ -17,18 +17,9 @@ from .engine import sweep_to_end
 __all__ = ["FAMILIES", "simplify"]
 
 # Rules are tried in this order: the cheap ones that make things disappear, then those that rearrange.
-FAMILIES = {
-    f.name: f
-    for f in (
-        fold.fold,
-        views.views,
-        parts.assemble,
-        flattening.rows,
-        flattening.reduce,
-        products.matrix,
-        algebra.algebra,
-    )
-}
+_REMOVING = fold.fold, views.views, parts.assemble
+_REARRANGING = flattening.rows, flattening.reduce, products.matrix, algebra.algebra
+FAMILIES = {f.name: f for f in (*_REMOVING, *_REARRANGING)}
 
 
 def simplify(graph: Graph, options: Options | None = None) -> Graph:

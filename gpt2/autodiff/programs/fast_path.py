@@ -32,17 +32,7 @@ from ..reuse.watch import watches_running
 from ..same import same_items
 from ..switches import overrides
 from ..tree import ContainerKind, Tree, flatten, unflatten
-from .wiring import (
-    ARRAY,
-    SCALAR,
-    Arguments,
-    Transform,
-    Wiring,
-    check_apart,
-    check_overlap,
-    leaf_key,
-    matched_buffers,
-)
+from .wiring import Arguments, Transform, Wiring, check_apart, check_overlap, leaf_key, matched_buffers
 
 _UNSET = object()
 commas = ", ".join
@@ -267,11 +257,10 @@ def _call(t: _Text, compiled, buffers: str) -> None:
         text = "r" if single else "r[{}]"
 
         def result_text(o) -> str:
-            if o.kind == ARRAY:
-                return f"{t.value(np.asarray)}({text.format(o.index)})"
-            if o.kind != SCALAR:
+            if o.kind == "number":
                 return text.format(o.index)
-            return f"{t.value(wiring.graph.outputs[o.index].dtype.type)}({text.format(o.index)})"
+            make = np.asarray if o.kind == "array" else wiring.graph.outputs[o.index].dtype.type
+            return f"{t.value(make)}({text.format(o.index)})"
 
     else:
         arguments = operands if buffers == "None" else [*operands, f"out={buffers}"]

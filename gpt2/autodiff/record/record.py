@@ -122,27 +122,17 @@ def record(
             raise rec.unanswered
         check_unchanged(f, rec.name, copies, copies_tree, rec.arguments)
         check_results(rec, out_tree)
-        outputs = [as_node(rec, x) for x in out_leaves]
-        results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
-        outputs += [rec.arguments[i].node for i in rec.written]
-        contents = [rec.arguments[i].value for i in rec.written]
+        outputs = [as_node(rec, x) for x in out_leaves] + [rec.arguments[i].node for i in rec.written]
+        values = unflatten(out_tree, [_concrete(x) for x in out_leaves])
+        final = [rec.arguments[i].value for i in rec.written]
     out_leaves.clear()
     captures = rec.close()
-    draws_made = _numbered_draws(rec, len(inputs) + len(captures))
-    captures += [(draw.node, draw.value) for _, draw in draws_made]
+    drawn = _numbered_draws(rec, len(inputs) + len(captures))
+    captures += [(draw.node, draw.value) for _, draw in drawn]
     lifted = list(rec.lifted.values())
+    graph = Graph([*inputs, *(n for n, _ in captures + lifted)], outputs, rec.name)
     recording = Recording(
-        Graph([*inputs, *(n for n, _ in captures + lifted)], outputs, rec.name),
-        in_tree,
-        out_tree,
-        captures,
-        lifted,
-        rec.written,
-        rec.reads,
-        rec.unstable,
-        results,
-        contents,
-        draws_made,
+        graph, in_tree, out_tree, captures, lifted, rec.written, rec.reads, rec.unstable, values, final, drawn
     )
     note_reads_outside(recording, leaves)
     return recording

@@ -142,12 +142,8 @@ def _attribute(name: str) -> property:
 
 
 _OWN = {*vars(object), *Stored.__slots__, "__slots__", "__dict__", "__module__", "__array_finalize__"}
-for _name in {*dir(np.ndarray), *vars(Stored), *vars(Recorded)} - _OWN | {
-    "__reduce_ex__",
-    "__repr__",
-    "__str__",
-    "__format__",
-}:
+_TEXTS = {"__reduce_ex__", "__repr__", "__str__", "__format__"}
+for _name in {*dir(np.ndarray), *vars(Stored), *vars(Recorded)} - _OWN | _TEXTS:
     _held = vars(Recorded).get(_name)
     if not _name.startswith("_") or _name.startswith("__"):
         _is_function = isinstance(_held, types.FunctionType)
