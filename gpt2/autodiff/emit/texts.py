@@ -163,21 +163,16 @@ class Texts:
             return scalar_text(n)
         if n in self.full:
             return self.full[n]
-        if n.op == "input":
-            text = self.names[n]
-        elif n.op == "const":
-            text = self.names[n]
-            value = n.value
-            if not is_hidden(value):
-                value = np.asarray(value)
-                value.flags.writeable = False
-            self.env[text] = value
-        elif n.op in VIEWS:
+        if n.op in VIEWS:
             text = self.view_of(n)
-        elif self.plan.kind[n] in UNOWNED:
+        elif n.op in ("input", "const") or self.plan.kind[n] in UNOWNED:
             text = self.names[n]
         else:
             text = self.owned(n)
+        if n.op == "const":
+            self.env[text] = value = n.value if is_hidden(n.value) else np.asarray(n.value)
+            if not is_hidden(value):
+                value.flags.writeable = False
         self.full[n] = text
         return text
 

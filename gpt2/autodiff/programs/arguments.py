@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -12,15 +13,15 @@ from ..tree import Leaf, Tree
 from .wiring import Arguments, Transform, argument_text, result_kind
 
 
+def is_int(k: Any) -> TypeGuard[int]:
+    return isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+
+
 def checked_argnums(name: str, argnums: int | Sequence[int]) -> int | tuple[int, ...]:
     """An int or a tuple of ints."""
-
-    def ok(k):
-        return isinstance(k, (int, np.integer)) and not isinstance(k, bool)
-
-    if isinstance(argnums, (tuple, list)) and argnums and all(map(ok, argnums)):
+    if isinstance(argnums, (tuple, list)) and argnums and all(map(is_int, argnums)):
         return tuple(map(int, argnums))
-    if ok(argnums):
+    if is_int(argnums):
         return int(argnums)
     raise AutodiffError(f"{name}: argnums is {argnums!r}, expected an int or a tuple of ints")
 

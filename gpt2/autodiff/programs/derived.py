@@ -305,7 +305,8 @@ class Derived:
             if not draws.calls:
                 raise
             error_with_draws = error
-        draws.rewind()  # generators as they were
+        for g, before in draws.states.values():
+            g.bit_generator.state = before
         try:
             result = recorded(None)
         except AutodiffError:  # the function is wrong itself

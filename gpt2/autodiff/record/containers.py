@@ -30,12 +30,11 @@ def check_unchanged(f: Callable, name: str, copies: Any, tree: Tree, leaves: Seq
     new_leaves, new_tree = flatten(copies)
     if new_tree == tree and all(a is b for a, b in zip(new_leaves, leaves)):
         return
-    where = None
+    description = "a list or dict among its arguments"
     if new_tree.size == tree.size:
-        paths = (p for p, a, b in zip(tree.paths(), new_leaves, leaves) if a is not b)
-        where = next(paths, None)
-    inside = f"what its arguments hold at {where[1:]}" if where is not None else ""
-    description = inside or "a list or dict among its arguments"
+        changed = [p for p, a, b in zip(tree.paths(), new_leaves, leaves) if a is not b]
+        if changed:
+            description = f"what its arguments hold at {changed[0][1:]}"
     lines = changing_lines(f)
     loc = lines[0] if len(lines) == 1 else None
     lines_text = "" if loc or not lines else f" (in line {' or '.join(str(line) for _, line, _ in lines)})"

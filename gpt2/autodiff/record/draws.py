@@ -73,10 +73,6 @@ class Draws:
         self.calls.append(draw)
         return Recorded(run, draw.node, value, owned=False)
 
-    def rewind(self) -> None:
-        for g, state in self.states.values():
-            g.bit_generator.state = state
-
 
 def redraw(draws: Sequence[tuple[int, Draw]], inputs: Sequence[Node], operands: list) -> None:
     """Draw again, into entry k of the recorded graph's operands for each (k, draw).

@@ -14,6 +14,7 @@ from ..ops import OPS, apply, input_node
 from ..ops.leads import Batch, NoRule, broadcasting
 from ..ops.subgraph import inputs_like, items
 from ..ops.table import is_elementwise
+from ..programs.arguments import is_int
 from ..programs.bodies import body_graph, operands_of_body, recorded_for_slices
 from ..programs.compile import Compile
 from ..programs.derived import derived_function
@@ -55,7 +56,7 @@ class Vmap(Compile):
         self.out_axes = out_axes
         for name, axes in (("in_axes", self.in_axes), ("out_axes", out_axes)):
             for axis in flatten(axes, lambda x: not is_container(x))[0]:
-                if axis is not None and not _is_axis(axis):
+                if axis is not None and not is_int(axis):
                     raise AutodiffError(f"vmap: {name} has {axis!r}, expected ints and None")
 
     def key(self) -> tuple:
@@ -67,10 +68,6 @@ class Vmap(Compile):
 
         mapped.__name__ = getattr(f, "__name__", "f")
         return mapped
-
-
-def _is_axis(x) -> bool:
-    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 
 def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any) -> Any:
@@ -135,12 +132,12 @@ def _examples(f: Callable, leaves, axes, names) -> int:
 def _axes_of(tree: Tree, axes: Any, what: str) -> list:
     """An axis or None for each leaf of the tree; `axes` may be nested less deeply."""
     if tree.is_leaf:
-        if axes is not None and not _is_axis(axes):
+        if axes is not None and not is_int(axes):
             raise error_here(f"vmap: {what} has {axes!r} where an array is, expected an int or None")
         return [axes if axes is None else int(axes)]
     if tree.is_static:
         return []
-    if axes is None or _is_axis(axes):
+    if axes is None or is_int(axes):
         return [a for child in tree.children for a in _axes_of(child, axes, what)]
     entries = _children(axes, tree)
     if entries is None:
