@@ -408,7 +408,7 @@ def _add_operators() -> None:
         setattr(Recorded, f"__{name}__", binary(ufunc, op, f"__r{name}__"))
         setattr(Recorded, f"__i{name}__", binary(ufunc, op, f"__r{name}__", in_place))
         reflected = functools.partial(operate, ufunc, op)
-        setattr(Recorded, f"__r{name}__", lambda self, other, do=reflected: do(other, self))
+        setattr(Recorded, f"__r{name}__", lambda self, other, *, do=reflected: do(other, self))
     for name, ufunc, op in _named(COMPARISONS):
         setattr(Recorded, f"__{name}__", binary(ufunc, op, f"__{MIRRORED.get(name, name)}__"))
     for name, ufunc, op in _named(UNARY):
