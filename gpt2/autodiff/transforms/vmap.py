@@ -202,9 +202,9 @@ def batched(
     for node in graph.nodes:
         if node in new:
             continue
-        flags = [differs[a] for a in node.args]
-        differs[node] = any(flags)
-        new[node] = _one(node, new, flags, n) if any(flags) else node
+        of_args = [differs[a] for a in node.args]
+        differs[node] = any(of_args)
+        new[node] = _one(node, new, of_args, n) if any(of_args) else node
     outputs = [new[o] for o in graph.outputs]
     return Graph(inputs, outputs, f"{graph.name}_vmap"), [differs[o] for o in graph.outputs]
 
