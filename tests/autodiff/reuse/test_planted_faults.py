@@ -9,7 +9,7 @@ import pytest
 
 from gpt2.autodiff import same
 from gpt2.autodiff.emit import program, scalar
-from gpt2.autodiff.programs import derived, fast_path, wiring
+from gpt2.autodiff.programs import derived, wiring
 from gpt2.autodiff.record import bytecode, interception, record
 from gpt2.autodiff.record.bytecode import CodeMap
 from gpt2.autodiff.record.recorder import Recorder
@@ -166,7 +166,7 @@ FAULTS = {
         lambda m: m.setattr(World, "returns", lambda w, v: None),
         "setting_given_back",
     ),
-    "types of results": (lambda m: m.setattr(fast_path, "SCALAR", "none"), "number_given"),
+    "types of results": (lambda m: m.setattr(wiring, "SCALAR", wiring.NUMBER), "number_given"),
     "namespaces": (lambda m: taken_as_it_is(m, types.SimpleNamespace), "namespace"),
     "ranges": (equal_ranges, "scalar"),
     "order of sets": (sets_without_order, "a_set"),
