@@ -345,6 +345,16 @@ def _influence(flags, of_graph, test: Graph, body: Graph, carries: int, **attrs)
     return [steps or has for has in results]
 
 
+def _back_influence(flags, of_graph, body: Graph, step: Graph, carries: int, reads: tuple, **attrs):
+    arguments = _BackArguments(flags, body, carries)
+    of_carry = [a or b for a, b in zip(arguments.carry, arguments.kept)]
+    of_body = [*of_carry, *arguments.consts]
+    of_body = flags_of_all_steps(of_body, carries, lambda flags: of_graph(body, flags))
+    start = [*arguments.cts, *(False for _ in reads), *of_body]
+    back = flags_of_all_steps(start, len(step.outputs), lambda flags: of_graph(step, flags))
+    return [arguments.steps or arguments.spacing or has for has in back[: len(step.outputs)]]
+
+
 row(
     "while_loop",
     "structural",
@@ -366,6 +376,7 @@ row(
     jvp_rule=_back_jvp,
     vjp_rule=_back_vjp,
     leads=Leads(_back_batch),
+    influence=_back_influence,
     cost=1000.0,
     scheduled_alone=True,
 )

@@ -43,7 +43,7 @@ def ufunc_dtype(ufunc: np.ufunc, dtypes: tuple) -> np.dtype:
     return ufunc.resolve_dtypes((*dtypes, None))[-1]
 
 
-def _ufunc_row(name: str, kind: str, cost: float, **columns: Any) -> None:
+def ufunc_row(name: str, kind: str, cost: float, **columns: Any) -> None:
     """A row for the NumPy ufunc of that name (one result)."""
     ufunc = getattr(np, name)
     row(
@@ -336,10 +336,10 @@ _MATH = {
 
 for _table, _jumps in ((_CONTINUOUS, False), (_WITH_JUMPS, True)):
     for _name, (_partials, _cost, _columns) in _table.items():
-        _ufunc_row(_name, "elementwise", _cost, partials=_partials, discontinuous=_jumps, **_columns)
+        ufunc_row(_name, "elementwise", _cost, partials=_partials, discontinuous=_jumps, **_columns)
 for _name, _columns in _STEPS.items():
-    _ufunc_row(_name, "nondiff", 0.2, **{"exact_on": EVERYWHERE, **_columns})
-_ufunc_row("conjugate", "linear", 0.3, transpose=lambda g, out, x: (conjugate(g),), leads=Leads())
+    ufunc_row(_name, "nondiff", 0.2, **{"exact_on": EVERYWHERE, **_columns})
+ufunc_row("conjugate", "linear", 0.3, transpose=lambda g, out, x: (conjugate(g),), leads=Leads())
 
 
 def _sinc(out, x):
