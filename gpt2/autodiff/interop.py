@@ -19,7 +19,6 @@ from .errors import AutodiffError
 from .transforms.vjp import vjp
 from .tree import flatten, tree_map, unflatten
 
-
 # ---- Arrays ----------------------------------------------------------------------------------------------
 
 
