@@ -57,6 +57,14 @@ def test_a_folder_has_at_most_twenty_files():
     assert len(count) > 20 and {folder: files for folder, files in count.items() if files > 20} == {}
 
 
+def test_the_house_keeps_within_its_budget_of_lines():
+    """What is added takes the place of something."""
+    lines = Counter()
+    for path in SOURCES:
+        lines[path.relative_to(house.ROOT).parts[0]] += path.read_text(encoding="utf-8").count("\n")
+    assert 50_000 < lines["gpt2"] <= 61_000 and lines["tests"] + lines["bench"] <= 58_500, lines
+
+
 def written_attributes(source):
     """(object, attribute) of all that a module assigns or deletes, also by setattr and delattr."""
     for node in ast.walk(source):
