@@ -137,7 +137,7 @@ class ProgramFamily:
     def make(
         self, graph: Graph, nodes: Sequence[Node], make: Callable[[Graph], SharedProgram]
     ) -> SharedProgram | None:
-        """The same, compiled with hidden inputs; None if that fails, or is not worth while."""
+        """The program compiled with hidden inputs; None if that fails, or is not worth while."""
         values = [n.value for n in nodes]
         texts = list(map(text_of, values))
         known = {i for p in self.programs for i, of in enumerate(p.places) if of is not None}

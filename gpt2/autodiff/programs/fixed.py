@@ -239,7 +239,7 @@ class _PairEntry:
                 self.slots[i] = len(wrt)
                 wrt.append(place)
         if not wrt:
-            raise AutodiffError(f"{self.name}: no gradient is wanted, or can be had")
+            raise AutodiffError(f"{pair.name or self.name}: no gradient is wanted, or can be had")
         graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
         joint = pipeline.joint(graph, wrt, (0,))
         halves = pipeline.split(joint, len(graph.inputs), 1, rate=pair.rate, ample=pair.ample)

@@ -178,7 +178,7 @@ class Transform:
         return finish(wiring, leaves, results)
 
     def uncompiled(self, wiring: Wiring) -> Any:
-        """The same for graphs that were never seen before and may never be again."""
+        """The program of a graph that was never seen before and may never be again."""
         return Interpreted(wiring.graph)
 
     def inline(self, wiring: Wiring, leaves: Sequence) -> Any:

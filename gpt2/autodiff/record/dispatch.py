@@ -254,7 +254,7 @@ def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict
     return args, kwargs, out
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1000)  # some are made anew at each call
 def _position_of_out(function: Callable) -> int | None:
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -270,6 +270,8 @@ def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, fu
     before, recorder.local.building = recorder.local.building, rec
     try:
         to_node = functools.partial(node_in, rec)
+        if any(v is np._NoValue for v in args):  # which stands for an argument that was left out
+            args, kwargs = (), inspect.signature(handler).bind(*args, **kwargs).arguments
         options = {k: mapped(v, to_node) for k, v in kwargs.items() if v is not np._NoValue}
         return handler(*[mapped(v, to_node) for v in args], **options)
     except (NotImplementedError, TypeError) as error:

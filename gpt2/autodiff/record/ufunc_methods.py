@@ -162,13 +162,14 @@ def _at_in_rounds(ufunc, x, index, values):
     if values is not None:
         shape = np.broadcast_shapes(where.shape, np.shape(values))
         where, values = np.broadcast_to(where, shape).ravel(), np.broadcast_to(values, shape).reshape(-1)
-    where, counts, rank = where.ravel(), Counter(), []
-    for place in where.tolist():  # which occurrence of the index it is
-        rank.append(counts[place])
+    where, counts = where.ravel(), Counter()
+    rank = np.zeros(len(where), int)
+    for k, place in enumerate(where.tolist()):  # which occurrence of the index it is
+        rank[k] = counts[place]
         counts[place] += 1
     flat = x.reshape(-1).copy()
-    for turn in range(max(rank, default=-1) + 1):
-        chosen = np.flatnonzero(np.equal(rank, turn))
+    for turn in range(rank.max(initial=-1) + 1):
+        chosen = np.flatnonzero(rank == turn)
         at = where[chosen]
         flat[at] = ufunc(flat[at]) if values is None else ufunc(flat[at], values[chosen])
     x[...] = flat.reshape(x.shape)

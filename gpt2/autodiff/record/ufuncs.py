@@ -65,7 +65,10 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
         inputs = all_unwrapped(inputs)
         if not all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs):
             return NotImplemented
-        inputs = tuple(map(in_array, inputs))
+        try:
+            inputs = tuple(map(in_array, inputs))
+        except ValueError as error:  # lists of several lengths
+            raise located(error, full_name(ufunc), source_lines.here()) from None
     compute = functools.partial(_computed, ufunc, function)
     return bind(ufunc, inputs, {}, compute, functools.partial(_node, ufunc, function is not ufunc, inputs))
 

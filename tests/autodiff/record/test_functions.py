@@ -319,3 +319,16 @@ def test_polynomials_that_begin_with_zeros(p, q):
 )
 def test_median_beside_infinities(x):
     same_when_compiled(np.nanmedian, np.array(x))
+
+
+def test_lists_of_several_lengths_are_an_error_of_the_users_line():
+    with pytest.raises(ValueError, match=r"test_functions\.py:\d+: np\.add"):
+        ad.compile(lambda x: x + [[1.0], [1.0, 2.0]])(np.ones(2))
+
+
+def test_results_of_lstsq_are_not_kept():
+    a = np.eye(3)
+    before = dispatch._position_of_out.cache_info().currsize
+    for _ in range(5):
+        ad.grad(lambda b: np.sum(np.linalg.lstsq(a, b, None)[0]))(np.ones(3))
+    assert dispatch._position_of_out.cache_info().currsize < before + 3

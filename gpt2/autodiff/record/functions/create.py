@@ -33,7 +33,7 @@ handles(np.ones)(functools.partial(_constant, 1, np.empty))
 
 # Zeros for these: uninitialised memory would differ from run to run
 raw(np.empty)(lambda *args, **kwargs: call_function(np.zeros, args, kwargs))
-raw(np.empty_like)(lambda *args, **kwargs: call_function(np.zeros_like, args, kwargs))
+raw(np.empty_like)(lambda prototype, *args, **kw: call_function(np.zeros_like, (prototype, *args), kw))
 
 
 @handles(np.full)

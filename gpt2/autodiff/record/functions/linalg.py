@@ -55,8 +55,12 @@ def lstsq(a: RecordedLike, b: RecordedLike, rcond: RecordedLike | None = None) -
     """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
     x, residuals, rank, values = np.linalg.lstsq(value_of(a), value_of(b), rcond)  # type: ignore[call-overload]
     numbers = (x, residuals, values)
-    x, residuals, values = handled(lambda *_: numbers, (a, b, rcond, numbers), {}, _lstsq_nodes)
+    x, residuals, values = handled(_found, (a, b, rcond, numbers), {}, _lstsq_nodes)
     return x, residuals, rank, values
+
+
+def _found(a: Any, b: Any, rcond: Any, numbers: tuple) -> tuple:
+    return numbers
 
 
 def _lstsq_nodes(a: Operand, b: Operand, rcond: Operand, numbers: tuple) -> tuple[Node, ...]:
@@ -164,15 +168,15 @@ def cond(x: RecordedLike, p: Order = None) -> Recorded:
 
 
 # numpy.fft: along one axis; NumPy composes the others of these
-def _transform(kind: str, x: Node, n: int | None = None, axis: int = -1, norm: str | None = None, out=None):
-    axis = axis_of(-1 if axis is None else axis, x.ndim)
+def _transform(kind: str, a: Node, n: int | None = None, axis: int = -1, norm: str | None = None, out=None):
+    axis = axis_of(-1 if axis is None else axis, a.ndim)
     if n is None:
-        n = x.shape[axis] if kind != "irfft" else 2 * (x.shape[axis] - 1)
-    if x.dtype.kind not in "fc":
-        x = build.cast(x, float)
-    if kind == "rfft" and x.dtype.kind == "c":
-        x = build.real(x)
-    return apply("fft", x, kind=kind, n=int(n), axis=axis, norm=norm or "backward")
+        n = a.shape[axis] if kind != "irfft" else 2 * (a.shape[axis] - 1)
+    if a.dtype.kind not in "fc":
+        a = build.cast(a, float)
+    if kind == "rfft" and a.dtype.kind == "c":
+        a = build.real(a)
+    return apply("fft", a, kind=kind, n=int(n), axis=axis, norm=norm or "backward")
 
 
 for _kind in ("fft", "ifft", "rfft", "irfft"):

@@ -344,7 +344,7 @@ _MOST_POSITIONS = 2000
 @raw(np.nanmedian)
 def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=False) -> Recorded:
     if a.dtype.kind not in "fc":  # no nan, and bools have no quantiles
-        return np.median(a, axis, out, keepdims=bool(keepdims))
+        return np.median(a, axis, out, keepdims=keepdims is not np._NoValue and bool(keepdims))
     return handled(np.nanmedian, (a, axis, out), {"keepdims": keepdims}, _nanmedian)
 
 

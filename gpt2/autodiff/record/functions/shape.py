@@ -198,12 +198,17 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Recorded
 
 
 def _inserted(arr: Operand, obj: Any, values: Operand, axis: int | None) -> Node:
-    arr, values = operand(arr), operand(values)
-    n, m = arr.size, values.size
-    both = [build.reshape(arr, (n,)), build.reshape(build.cast(values, arr.dtype), (m,))]
-    old, new = np.arange(n).reshape(arr.shape), np.arange(n, n + m).reshape(values.shape)
-    places = np.insert(old, obj, new, axis)  # NumPy itself decides what lies where
-    return table.apply("gather", build.concatenate(both, 0), table.const(places), spec=(("array", 0),))
+    arr, axis = along(operand(arr), axis)
+    n = arr.shape[axis]
+    value = build.cast(operand(values), arr.dtype)
+    count = len(np.insert(np.arange(n), obj, 0)) - n  # one new value a place
+    if count == 1:  # or as many as there are, at a single place
+        value = build.reshape(value, (1,) * (arr.ndim - value.ndim) + value.shape)
+        value = moveaxis(value, 0, axis) if not isinstance(obj, slice) and np.ndim(obj) == 0 else value
+        count = value.shape[axis]
+    value = build.broadcast(value, tuple(count if i == axis else m for i, m in enumerate(arr.shape)))
+    order = np.insert(np.arange(n), obj, np.arange(n, n + count))  # NumPy itself decides the places
+    return take(build.concatenate([arr, value], axis), order, axis)
 
 
 # diagonals and triangles
