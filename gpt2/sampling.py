@@ -280,9 +280,6 @@ class Stop:
         return shown
 
 
-# ---- Texts -----------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Sample:
     """One continuation.

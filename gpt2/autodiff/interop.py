@@ -19,8 +19,6 @@ from .errors import AutodiffError
 from .transforms.vjp import vjp
 from .tree import flatten, tree_map, unflatten
 
-# ---- Arrays ----------------------------------------------------------------------------------------------
-
 
 def as_numpy(tree: Any) -> Any:
     """The tree with every array of another library as NumPy's: through __array__ or its interface, or DLPack.
@@ -52,9 +50,6 @@ def _mapped(f: Callable, tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: _mapped(f, x) for key, x in tree.items()}
     return type(tree)([_mapped(f, x) for x in tree]) if isinstance(tree, (tuple, list)) else f(tree)
-
-
-# ---- PyTorch ---------------------------------------------------------------------------------------------
 
 
 def from_torch(f: Callable) -> Callable:
@@ -211,9 +206,6 @@ def _torch_once_more(f: Callable, ctx: Any, douts: Sequence) -> tuple:
 
     gradients = dict(zip(wanted, to_torch(pulled)(*args, *(douts[k] for k in real))))
     return tuple(gradients.get(k) for k in range(len(args)))
-
-
-# ---- JAX -------------------------------------------------------------------------------------------------
 
 
 def from_jax(f: Callable) -> Callable:

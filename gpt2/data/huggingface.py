@@ -131,8 +131,9 @@ def _bert(path, content, settings):
     vocab = content["model"]["vocab"] if content else {t.rstrip(): i for i, t in enumerate(_lines(path))}
     model = {"type": "WordPiece", "unk_token": _text(settings["unk_token"]), "vocab": vocab}
     model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
-    changes = {"type": "BertNormalizer", "clean_text": True, "strip_accents": settings.get("strip_accents")}
+    changes = {"type": "BertNormalizer", "clean_text": True}
     changes["handle_chinese_chars"] = settings.get("tokenize_chinese_chars", True)
+    changes["strip_accents"] = settings.get("strip_accents")
     changes["lowercase"] = settings.get("do_lower_case", True)
     decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
     return _built(model, changes, {"type": "BertPreTokenizer"}, {}, decoder)

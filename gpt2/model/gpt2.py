@@ -425,7 +425,7 @@ class GPT2:
         with self._traced():
             self._saved = None  # first of all, so that two sets of activations never exist at once
             self.drop_stale_programs()
-            tokens, targets = checked(self.config, tokens, targets)
+            tokens, targets = checked(self.config, tokens, np.asarray(targets))  # None is an error here
             if self.program is None:
                 scratch = None if accumulate else self._logits_scratch(*tokens.shape)
                 loss = self._forward(tokens, targets, scratch)

@@ -209,7 +209,11 @@ class AdamW:
 
 
 def check_number(
-    what: str, value: Any, least: float = 0.0, below: float = math.inf, expected: str = "at least 0"
+    what: str,
+    value: Any,
+    least: float = 0.0,
+    below: float = math.inf,
+    expected: str = "at least 0 and finite",
 ) -> None:
     """Raise TypeError unless it is a number, ValueError unless least <= value < below."""
     if not isinstance(value, int | float | np.number):

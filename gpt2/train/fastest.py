@@ -116,10 +116,10 @@ def choose(
             why = "the only possible way"
         if way.backward != model.spec:
             model = make(way.applied(s))
-    notes = [f"{way}: {why}"]
+    notes: list[str] = []
     if spawn and s.parallel == FASTEST and way.parallel == "shares":
         way = shares_or_processes(s, model, way, (*key, "processes"), notes)
-    return way.applied(s), model, notes
+    return way.applied(s), model, [f"{way}: {why}", *notes]
 
 
 def shares_or_processes(s: Settings, model: GPT2, way: Way, key: tuple, notes: list[str]) -> Way:

@@ -25,12 +25,7 @@ from gpt2.model.own import OwnFile
 from gpt2.parallel.cores import ranks_from_env
 from gpt2.storage import runs
 from gpt2.train import fastest
-from gpt2.train.build import (
-    make_model,
-    make_optimizer,
-    model_config,
-    start_team,
-)
+from gpt2.train.build import make_model, make_optimizer, model_config, start_team
 from gpt2.train.cost import check_memory
 from gpt2.train.kernels import VARIABLE
 from gpt2.train.run import Run

@@ -439,6 +439,11 @@ def test_bad_batches_are_refused(tokens, targets, message):
     assert "\n" not in str(error.value)
 
 
+def test_gradients_need_targets():
+    with pytest.raises(ValueError, match=r"targets has shape \(\), expected \(B, T\)"):
+        small_model().loss_and_grads([[0, 1]], None)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

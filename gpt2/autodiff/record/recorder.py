@@ -138,7 +138,6 @@ class Recorder:
     def has_derivative(self, node: Node) -> bool:
         """Whether the value depends smoothly on an argument, or on a value of an enclosing recording."""
         constants = {c.node for captured in self.captures.values() for c in captured}
-        constants |= {draw.node for draw in getattr(self.draws, "made", ())}
         outer = {inner: x for inner, x in self.lifted.values()}
         seen: set[Node] = set()
         todo = [node]

@@ -131,6 +131,7 @@ class Choices:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, json.dumps(stored, indent=1))
+            self.own.clear()
 
 
 def today() -> int:

@@ -353,9 +353,9 @@ class interp1d(_Curve, _scipy.interp1d):  # noqa: N801  SciPy's name
         x, y, *how = self._made
         if not (np.array_equal(self.x, x) and np.array_equal(self.y, y, equal_nan=True)):
             raise unsupported_option("scipy.interpolate.interp1d", "changed after it was made")
-        return Interpolant(
-            x, y, *how, bounds_error=self.bounds_error, fill_value=self.fill_value, assume_sorted=True
-        )
+        fill = self.fill_value  # a number as an array without axes, which would be of float64
+        fill = fill.item() if isinstance(fill, np.ndarray) and fill.ndim == 0 else fill
+        return Interpolant(x, y, *how, bounds_error=self.bounds_error, fill_value=fill, assume_sorted=True)
 
     def _reuse_roots(self) -> tuple:
         return (*self._made, self.x, self.y, self.fill_value, self.bounds_error)

@@ -140,7 +140,7 @@ def _by_axis(name: str, x: Any, axes: Any, *settings: Any) -> Iterator[tuple]:
     along = range(np.ndim(x)) if axes is None else np.atleast_1d(axes)
     columns = []
     for setting in settings:
-        listed = not isinstance(setting, str) and np.ndim(setting) > 0
+        listed = isinstance(setting, list | tuple) or not isinstance(setting, str) and np.ndim(setting) > 0
         columns.append([setting[k] for k in range(len(setting))] if listed else [setting] * len(along))
         if len(columns[-1]) != len(along):
             given = f"{len(columns[-1])} values are given for {len(along)} axes"

@@ -26,7 +26,6 @@ __getattr__, __dir__ = names_of(_scipy)
 SAME = {
     "chi2": ("gamma", lambda x, df, loc, scale: (x, 0.5 * df, loc, 2.0 * scale)),
     "bernoulli": ("binom", lambda k, p, loc: (k, 1.0, p, loc)),
-    "geom": ("nbinom", lambda k, p, loc: (k - 1.0, 1.0, p, loc)),
 }
 
 

@@ -99,3 +99,9 @@ def test_dirichlet_of_invalid_arguments_is_nan():
         with pytest.raises(ValueError):
             scipy.stats.dirichlet.logpdf(a, b)
         assert np.isnan(f(a, b)) and np.isnan(ad.grad(stats.dirichlet.logpdf, (0, 1))(a, b)).all()
+
+
+def test_geom_has_scipys_values_far_out():
+    assert ad.compile(lambda p: stats.geom.pmf(1, p))(0.3) == 0.3
+    log = ad.compile(lambda p: stats.geom.logpmf(1e306, p))(0.3)
+    assert log == pytest.approx(1e306 * np.log1p(-0.3), rel=1e-14)

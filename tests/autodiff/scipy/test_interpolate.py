@@ -181,3 +181,11 @@ def test_nan_among_the_values_reaches_the_result():
     y[3] = np.nan
     result = ad.compile(lambda y: ours.PchipInterpolator(X, y)(np.array([0.3, 1.0, 4.3])))(y)
     np.testing.assert_array_equal(np.isnan(result), [False, True, False])
+
+
+@pytest.mark.parametrize("kind", ["nearest", "previous", "linear"])
+def test_interp1d_keeps_single_precision(kind):
+    x = np.arange(5, dtype=np.float32)
+    curve = ours.interp1d(x, x * x, kind=kind, fill_value=0.0, bounds_error=False)
+    points = np.float32([1.2, 7.0])
+    assert ad.compile(curve)(points).dtype == curve(points).dtype

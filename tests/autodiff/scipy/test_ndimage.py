@@ -104,3 +104,11 @@ def test_map_coordinates_at_nan_infinity_and_edges(mode):
         tangent = ad.jvp(f, (c,), (np.ones_like(c),))[1]
         np.testing.assert_array_equal(np.isnan(gradient(c)), np.isnan([expected] * 2), said)
         np.testing.assert_array_equal(np.isnan(tangent), np.isnan(expected), said)
+
+
+def test_recorded_widths_in_a_list():
+    def f(s, several):
+        return np.sum(ndimage.gaussian_filter(IMAGE, [s, 2.0 * s] if several else s) ** 2)
+
+    ahead, behind = (f(1.1 + h, True) for h in (1e-5, -1e-5))
+    assert ad.grad(f)(1.1, True) == pytest.approx((ahead - behind) / 2e-5, rel=1e-7)  # of second order

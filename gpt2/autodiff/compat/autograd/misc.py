@@ -120,9 +120,6 @@ def adam(grad, x, callback=None, num_iters=100, step_size=0.001, b1=0.9, b2=0.99
     return x
 
 
-# ---- Fixed points ----------------------------------------------------------------------------------------
-
-
 @primitive
 def fixed_point(f: Callable, a: Any, x0: Any, distance: Callable, tol: float) -> Any:
     """The x with f(a)(x) = x, iterated from x0 until the distance between two iterates is at most tol."""

@@ -45,7 +45,7 @@ def copyto(dst, src, casting="same_kind", where=True) -> None:
 
 
 @raw(np.put)
-def put(a: RecordedLike, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
+def put(a: Recorded, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
     write = tried(a, np.put, ind, v, mode)
     v = in_array(v)
     if a.size and not np.size(v):  # as in NumPy, nothing is written
@@ -65,7 +65,7 @@ def _put(a: Recorded, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -
 
 
 @raw(np.place)
-def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
+def place(arr: Recorded, mask: RecordedLike, vals: RecordedLike) -> None:
     write = tried(arr, np.place, mask, vals)
     vals = in_array(vals)
     if type(vals) is Recorded and vals.is_array and vals.value.flags.c_contiguous:  # NumPy copies others
@@ -76,7 +76,7 @@ def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
 
 
 @raw(np.putmask)
-def putmask(a: RecordedLike, mask: RecordedLike, values: RecordedLike) -> None:
+def putmask(a: Recorded, mask: RecordedLike, values: RecordedLike) -> None:
     write = tried(a, np.putmask, mask, values)
     if np.size(values):
         values = np.resize(values, a.shape) if np.shape(values) != a.shape else values

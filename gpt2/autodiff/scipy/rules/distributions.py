@@ -902,6 +902,21 @@ law(
     valid=(positive, lambda p: where(p <= 1.0, p, NAN) > 0.0),
     ends=(End(1.0, lambda k, n, p: k + 0.0 * p, (), _nbinom_coefficient, -1.0),),
 )
+law(
+    "geom p",
+    by_shape=(lambda k, p: 1.0 / p - counted(k - 1.0, 1.0 - p),),
+    low=1.0,
+    valid=(lambda p: where(p <= 1.0, p, NAN) > 0.0,),
+    ends=(
+        End(
+            1.0,
+            lambda k, p: k - 1.0 + 0.0 * p,
+            (),
+            lambda m, e, p: choose(1.0, m - e) * (-1.0) ** (m - e),
+            -1.0,
+        ),
+    ),
+)
 
 
 # ---- The row ---------------------------------------------------------------------------------------------
