@@ -140,10 +140,16 @@ def test_gradient_is_the_slope(name):
     model.backward()
     gradient = model.grads[name]
     typical = np.linalg.norm(gradient)  # of a slope, as directions are standard normal
-    for seed in range(3):
-        direction = np.random.default_rng(seed).standard_normal(gradient.shape)
-        expected = slope(model, model.params[name], direction, tokens, targets)
+    for direction, expected in slopes(model, name, tokens, targets):
         assert abs(np.sum(gradient * direction) - expected) < 1e-6 * typical
+
+
+def slopes(model, name, tokens, targets):
+    """Three random directions in one tensor, each with the central difference of the loss along it."""
+    parameter = model.params[name]
+    for seed in range(3):
+        direction = np.random.default_rng(seed).standard_normal(parameter.shape)
+        yield direction, slope(model, parameter, direction, tokens, targets)
 
 
 def test_tied_embedding_gets_both_gradients():

@@ -259,7 +259,7 @@ def test_linear_solve_agrees_with_that_of_jax():
 
     with jax.enable_x64(True):
         expected = gradients(jax.lax.custom_linear_solve, jax.grad, jax.numpy)
-    assert_close(gradients(ad.custom_linear_solve, ad.grad, np), expected, rtol=1e-10)
+    assert_close(gradients(ad.custom_linear_solve, ad.grad, np), [*map(np.asarray, expected)], rtol=1e-10)
 
 
 @pytest.mark.parametrize("call, words", [
