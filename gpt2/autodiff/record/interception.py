@@ -17,6 +17,7 @@ import builtins
 import itertools
 import math
 import operator
+import os
 import sys
 import threading
 import typing
@@ -140,6 +141,8 @@ INTERCEPTED: dict[int, Intercepted] = {}  # by the id of NumPy's function
 # (namespace, its own values, those that replace them while something is recorded)
 _names: list[tuple[Any, dict, dict]] = []
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # no other thread is halfway through an exchange then
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 running: set = set()  # recordings in all threads
 _standing_in: bool | None = False  # None: an exception came while names were exchanged
 
